@@ -1,0 +1,1 @@
+"""Text-to-SQL agents that run on a laptop without a GPU, offline, inside other programs."""

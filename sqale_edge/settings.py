@@ -1,0 +1,145 @@
+"""Settings: frozen values, checked when they are made.
+
+Each field's default is the tested one. The environment can change any of them: `SQALE_EDGE_` and the field's name in capitals, for example
+`SQALE_EDGE_N_CTX=8192` or `SQALE_EDGE_TEMPERATURE=0`. Explicit arguments win over the environment, the environment over the defaults.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_type_hints
+
+from sqale_edge.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GpuLayers = int | Literal["auto", "off"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Settings:
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None, **given: Any) -> Self:
+        """The settings with `given` over `SQALE_EDGE_*` over the defaults; a `given` value of None counts as not given."""
+        environment = os.environ if environment is None else environment
+        values = {name: value for name, value in given.items() if value is not None}
+        hints = get_type_hints(cls)
+        for field in dataclasses.fields(cls):
+            variable = f"SQALE_EDGE_{field.name.upper()}"
+            if field.name not in values and environment.get(variable):
+                values[field.name] = _parse(variable, environment[variable], hints[field.name])
+        return cls(**values)
+
+    def _require(self, field: str, is_valid: bool, allowed: str) -> None:
+        if not is_valid:
+            value = getattr(self, field)
+            raise SettingsError(f"{field} is {value!r}, but must be {allowed}", field=field, value=value)
+
+
+def _parse(variable: str, text: str, hint: Any) -> Any:
+    """`text` as the first of the hint's types that takes it: words first, then int, float, bool."""
+    choices = {option for part in get_args(hint) for option in get_args(part)}
+    if text in choices:
+        return text
+    types = get_args(hint) or (hint,)
+    if bool in types and text.lower() in {"0", "1", "false", "true", "no", "yes"}:
+        return text.lower() in {"1", "true", "yes"}
+    for kind in (int, float):
+        if kind in types:
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+    raise SettingsError(f"{variable} is {text!r}, which cannot be read", field=variable, value=text, hint=f"unset {variable} or correct it")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineSettings(_Settings):
+    """How a model is loaded and run.
+
+    Attributes:
+        n_ctx: Tokens that one sequence can hold.
+        n_batch: Tokens evaluated in one step while prefilling.
+        n_sequences: Sequences that can exist at the same time. Each costs its recurrent state and shares the KV cache's cells.
+        threads: CPU threads for decoding; None chooses from the CPUs that this process may use.
+        threads_batch: The same for prefilling.
+        gpu_layers: Layers to offload to a GPU: `auto` all where this build can, `off` none, or a count, which fails where it cannot be done.
+        use_mmap: Map the file instead of reading it. Loads faster a second time, needs more memory (quantized weights are copied anyway).
+    """
+
+    n_ctx: int = 16_384
+    n_batch: int = 512
+    n_sequences: int = 1
+    threads: int | None = None
+    threads_batch: int | None = None
+    gpu_layers: GpuLayers = "auto"
+    use_mmap: bool = False
+
+    def __post_init__(self) -> None:
+        self._require("n_ctx", 64 <= self.n_ctx <= 1 << 20, "from 64 to 1048576")
+        self._require("n_batch", 1 <= self.n_batch <= 8192, "from 1 to 8192")
+        self._require("n_sequences", 1 <= self.n_sequences <= 64, "from 1 to 64")
+        for field in ("threads", "threads_batch"):
+            n_threads = getattr(self, field)
+            self._require(field, n_threads is None or 1 <= n_threads <= 512, "from 1 to 512")
+        is_count = isinstance(self.gpu_layers, int) and not isinstance(self.gpu_layers, bool) and self.gpu_layers >= 0
+        self._require("gpu_layers", self.gpu_layers in ("auto", "off") or is_count, "auto, off or a count from 0")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplingSettings(_Settings):
+    """How a token is drawn, in the reference's order: temperature, then top-k, then top-p.
+
+    Source: `generation_config.json` of the trl-lab models (0.6, 20, 0.95).
+
+    Attributes:
+        temperature: 0 always takes the likeliest token.
+        top_k: Keep this many candidates; 0 keeps all.
+        top_p: Of those keep the likeliest until they hold this share of the probability.
+    """
+
+    temperature: float = 0.6
+    top_k: int = 20
+    top_p: float = 0.95
+
+    def __post_init__(self) -> None:
+        self._require("temperature", 0 <= self.temperature <= 10, "from 0 to 10")
+        self._require("top_k", 0 <= self.top_k <= 1 << 20, "0 (all) or a count")
+        self._require("top_p", 0 < self.top_p <= 1, "above 0 and at most 1")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpisodeLimits(_Settings):
+    """What one question may cost. The defaults are those that the models were trained under.
+
+    Attributes:
+        tool_turns: Turns with tool calls before the final turn.
+        failed_queries: Failing `run_query` calls in a row that end the exploration.
+        turn_tokens: Tokens that a tool turn may decode.
+        call_tokens: How many of them are kept for the calls: at the limit the thought is closed.
+        final_tokens: Tokens that the final turn may decode.
+        episode_tokens: Tokens of the whole episode: prompt, results and output.
+        query_timeout_s: Seconds that one SQL statement may run.
+        timeout_s: Seconds that the whole question may take; None is no limit.
+        max_rows: Rows of the answer that are kept for the person who asked.
+    """
+
+    tool_turns: int = 6
+    failed_queries: int = 4
+    turn_tokens: int = 2_048
+    call_tokens: int = 512
+    final_tokens: int = 3_072
+    episode_tokens: int = 12_288
+    query_timeout_s: float = 5.0
+    timeout_s: float | None = None
+    max_rows: int = 1_000
+
+    def __post_init__(self) -> None:
+        self._require("tool_turns", 0 <= self.tool_turns <= 1000, "from 0 to 1000")
+        for field in ("failed_queries", "turn_tokens", "call_tokens", "final_tokens", "episode_tokens", "max_rows"):
+            self._require(field, getattr(self, field) >= 1, "at least 1")
+        self._require("call_tokens", self.call_tokens < self.turn_tokens, f"below turn_tokens ({self.turn_tokens})")
+        self._require("query_timeout_s", self.query_timeout_s > 0, "above 0")
+        self._require("timeout_s", self.timeout_s is None or self.timeout_s > 0, "above 0")
