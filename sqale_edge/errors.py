@@ -5,7 +5,7 @@ SqaleEdgeError                      .hint: the fix, shown with the message
   ConversionError(path)
     CheckpointError  UnsupportedArchitectureError  TensorShapeError  QuantizationError
   ModelError
-    ModelNotFoundError  ModelLoadError  GrammarError  ContextOverflowError  DecodeError
+    ModelNotFoundError  ModelLoadError  GrammarError  ContextOverflowError  DecodeError  Cancelled
   DatabaseError(path)
     DatabaseOpenError  QueryError
   StoreError                        download, checksum, disk space
@@ -82,6 +82,10 @@ class ContextOverflowError(ModelError):
 
 class DecodeError(ModelError):
     """llama.cpp failed while evaluating tokens."""
+
+
+class Cancelled(ModelError):  # noqa: N818 - it is asked for, not a fault
+    """`cancel` was called. An agent turns it into an outcome; only users of the bare engine see it."""
 
 
 class DatabaseError(_PathError):

@@ -1,0 +1,120 @@
+"""What every use of llama.cpp's C interface needs: the version guard, its log, its callbacks, its return codes.
+
+llama-cpp-python mirrors C structs by hand, so another version of it can corrupt memory without a word: only the tested one is accepted.
+llama.cpp's log goes to the logger `sqale_edge.llama`; file descriptors are left alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import logging
+import sys
+from typing import Any
+
+import llama_cpp
+
+from sqale_edge.errors import Cancelled, ContextOverflowError, DecodeError, ModelLoadError
+
+TESTED_VERSION = "0.3.36"
+
+_log = logging.getLogger("sqale_edge.llama")
+# llama.cpp calls "info" what only its developers want to see. Source: enum ggml_log_level in ggml.h.
+_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.DEBUG}
+_CONTINUED = 5
+_ERROR = 3
+
+
+def check_version(installed: str) -> None:
+    """Raise ModelLoadError unless `installed` is the llama-cpp-python that this package was tested with."""
+    if installed != TESTED_VERSION:
+        raise ModelLoadError(
+            f"llama-cpp-python {installed} is installed, but sqale-edge was tested with {TESTED_VERSION} only",
+            hint=f"pip install llama-cpp-python=={TESTED_VERSION}",
+        )
+
+
+class _LogBridge:
+    """Turns llama.cpp's log pieces into lines for `logging`, and remembers the last errors to explain a failed call with."""
+
+    def __init__(self) -> None:
+        self._level = 0
+        self._line = ""
+        self.errors: collections.deque[str] = collections.deque(maxlen=8)
+
+    def write(self, level: int, text: bytes, _user_data: Any) -> None:
+        """One piece; a line ends with its newline, and may come in several pieces."""
+        if level != _CONTINUED:
+            self._level = level
+        self._line += text.decode("utf-8", "replace")
+        if not self._line.endswith("\n"):
+            return
+        line, self._line = self._line.strip(), ""
+        if self._level == _ERROR:
+            self.errors.append(line)
+        if line:
+            _log.log(_LEVELS.get(self._level, logging.DEBUG), "%s", line)
+
+
+_bridge = _LogBridge()
+# Kept for the life of the process: llama.cpp calls it whenever it likes, and a collected callback would crash.
+_log_callback = llama_cpp.llama_log_callback(_bridge.write)
+
+
+def initialise() -> None:
+    """Check the version, take over the log, start llama.cpp. Safe to call again."""
+    check_version(llama_cpp.__version__)
+    llama_cpp.llama_log_set(_log_callback, ctypes.c_void_p(0))
+    llama_cpp.llama_backend_init()
+
+
+def forget_errors() -> None:
+    """Start afresh before a call that `last_error` may have to explain."""
+    _bridge.errors.clear()
+
+
+def last_error() -> str:
+    """Why the last call failed, in llama.cpp's words, its function names left out; may be empty."""
+    if not _bridge.errors:
+        return ""
+    # The first line is the cause ("llama_model_load: error loading model: ..."), the later ones repeat that it failed.
+    return _bridge.errors[0].rpartition("error loading model: ")[2].removeprefix("llama_model_load: ")
+
+
+def check_decode(code: int) -> None:
+    """Raise what a return code of `llama_decode` means; 0 is success. Source: the comment on llama_decode in llama.h."""
+    if code == 0:
+        return
+    if code == 1:
+        raise ContextOverflowError(
+            "the context is full: llama.cpp found no place for the next tokens", hint="load the model with a larger n_ctx"
+        )
+    if code == 2:  # noqa: PLR2004 - one row of the table
+        raise Cancelled("the evaluation was cancelled")
+    detail = "an invalid batch" if code == -1 else last_error() or "a fatal error"
+    raise DecodeError(f"llama.cpp failed to evaluate tokens: {detail} (code {code})")
+
+
+def make_abort_flag() -> tuple[Any, ctypes.Array[ctypes.c_char]]:
+    """An abort callback that needs no Python while llama.cpp computes, and the flag that it reads.
+
+    llama.cpp calls it hundreds of times a token; a Python function would take the GIL each time and stall whenever the host program is
+    busy. The C library's `strlen` is used instead: of a one-character string it is 1, of an empty one 0. Set `flag[0]` to `b"\\x01"` to
+    abort, to `b"\\x00"` to go on. Keep both alive as long as the context.
+    """
+    flag = ctypes.create_string_buffer(2)
+    library = ctypes.CDLL("msvcrt") if sys.platform == "win32" else ctypes.CDLL(None)
+    return ctypes.cast(library.strlen, llama_cpp.ggml_abort_callback), flag
+
+
+def read_text(call: Any, *args: Any) -> str | None:
+    """What a llama.cpp function of the form `f(*args, buffer, size) -> length` writes; None where it answers with a negative length."""
+    size = 256
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        length = call(*args, buffer, size)
+        if length < 0:
+            return None
+        if length < size:
+            return buffer.raw[:length].decode("utf-8", "replace")
+        size = length + 1

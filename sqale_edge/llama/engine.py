@@ -1,0 +1,250 @@
+"""The engine on llama.cpp's low-level interface: one context, several sequences, each token evaluated once."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+
+from sqale_edge.errors import Cancelled, ContextOverflowError, ModelError, ModelLoadError
+from sqale_edge.llama import bindings, threads
+from sqale_edge.llama.model import LlamaModel
+from sqale_edge.llama.sampling import LlamaGrammar
+from sqale_edge.llama.sequence import LlamaSequence, parse_snapshot
+from sqale_edge.settings import EngineSettings, SamplingSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqale_edge.engine import Decoding, Piece
+
+_WHOLE = -1  # "from the first to the last position", in llama.cpp's memory calls
+_RUN, _ABORT = b"\x00", b"\x01"
+
+
+class LlamaEngine:
+    """See `sqale_edge.engine.Engine`.
+
+    Attributes:
+        load_s: Seconds that loading took.
+        n_threads, n_threads_batch: Threads for decoding and for prefilling.
+        fingerprint: Everything that a snapshot depends on, as text.
+    """
+
+    def __init__(
+        self, path: str | Path, settings: EngineSettings | None = None, *, on_progress: Callable[[float], bool] | None = None
+    ) -> None:
+        start = time.perf_counter()
+        self._settings = settings or EngineSettings()
+        self._model = LlamaModel(Path(path), self._settings, on_progress=on_progress)
+        self._lock = threading.Lock()  # guards the abort flag and the list of sequences, against `cancel`
+        self._open: dict[int, LlamaSequence] = {}
+        try:
+            self._context = self._make_context()
+        except BaseException:
+            self._model.close()
+            raise
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self._batch = llama_cpp.llama_batch_init(self._settings.n_batch, 0, 1)
+        self.info = self._model.describe(self._settings.n_ctx)
+        self.fingerprint = self._make_fingerprint()
+        self.load_s = time.perf_counter() - start
+
+    def _make_context(self) -> Any:
+        settings = self._settings
+        n_threads, n_threads_batch = threads.default_threads()
+        self.n_threads = settings.threads or n_threads
+        self.n_threads_batch = settings.threads_batch or settings.threads or n_threads_batch
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = settings.n_ctx * settings.n_sequences
+        params.n_batch = params.n_ubatch = settings.n_batch
+        params.n_seq_max = params.n_outputs_max = settings.n_sequences
+        params.kv_unified = True  # a fork shares its prefix's cells
+        params.n_threads, params.n_threads_batch = self.n_threads, self.n_threads_batch
+        params.no_perf = False
+        self._abort_callback, self._abort_flag = bindings.make_abort_flag()
+        params.abort_callback = self._abort_callback
+        params.abort_callback_data = ctypes.addressof(self._abort_flag)
+        bindings.forget_errors()
+        context = llama_cpp.llama_init_from_model(self._model.pointer, params)
+        if not context:
+            reason = bindings.last_error() or "most likely memory does not suffice"
+            raise ModelLoadError(
+                f"no context of {params.n_ctx} tokens could be made for {str(self._model.path)!r}: {reason}",
+                hint="choose a smaller n_ctx (SQALE_EDGE_N_CTX), or see what is needed with: sqale-edge doctor --model FILE",
+            )
+        return context
+
+    def _make_fingerprint(self) -> str:
+        model = self._model
+        description = bindings.read_text(llama_cpp.llama_model_desc, model.pointer)
+        size, n_params = llama_cpp.llama_model_size(model.pointer), llama_cpp.llama_model_n_params(model.pointer)
+        build = f"{llama_cpp.__version__}/{(llama_cpp.llama_version() or b'').decode()}"
+        return f"{model.metadata.get('general.name')}, {description}, {n_params} parameters in {size} bytes, llama-cpp-python {build}"
+
+    # -- text and grammar ---------------------------------------------------------------------------------------------------------
+
+    def tokenize(self, text: str, trusted: bool) -> list[int]:  # noqa: FBT001 - the interface
+        """See `Engine`."""
+        from sqale_edge.engine import Piece  # noqa: PLC0415
+
+        return self.tokenize_pieces([Piece(text, trusted)])
+
+    def tokenize_pieces(self, pieces: Sequence[Piece]) -> list[int]:
+        """See `Engine`."""
+        return self._model.vocabulary.tokenize(pieces)
+
+    def detokenize(self, tokens: Sequence[int]) -> bytes:
+        """See `Engine`."""
+        self.check_tokens(tokens)
+        return b"".join(map(self._model.vocabulary.piece, tokens))
+
+    def compile_grammar(self, gbnf: str) -> LlamaGrammar:
+        """See `Engine`."""
+        return LlamaGrammar(self._model.vocabulary, self._model.vocabulary_pointer, gbnf)
+
+    # -- sequences ----------------------------------------------------------------------------------------------------------------
+
+    def new_sequence(self, seed: int, sampling: SamplingSettings | None = None) -> LlamaSequence:
+        """See `Engine`. Raises ModelError when all `n_sequences` places are taken."""
+        with self._lock:
+            if not self._model.pointer:
+                raise ModelError("the engine is closed")
+            free = next((i for i in range(self._settings.n_sequences) if i not in self._open), None)
+            if free is None:
+                raise ModelError(
+                    f"all {self._settings.n_sequences} sequences of the engine are in use",
+                    hint="close one, or load the model with a larger EngineSettings.n_sequences",
+                )
+            sequence = self._open[free] = LlamaSequence(self, free, seed, sampling or self.info.sampling)
+        return sequence
+
+    def restore(self, snapshot: bytes) -> LlamaSequence:
+        """See `Engine`."""
+        header, logits, state = parse_snapshot(snapshot, self.fingerprint)
+        if len(header["tokens"]) >= self.info.n_ctx:
+            raise ContextOverflowError(f"the snapshot has {len(header['tokens'])} tokens, the context holds {self.info.n_ctx}")
+        temperature, top_k, top_p = header["sampling"]
+        sequence = self.new_sequence(header["seed"], SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p))
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        if header["n_evaluated"] and not llama_cpp.llama_state_seq_set_data(self._context, buffer, len(state), sequence.seq_id):
+            sequence.close()
+            raise ModelError("llama.cpp does not accept the snapshot's state")
+        sequence.take_over(header["tokens"], header["n_evaluated"], logits)
+        sequence.n_refused = header["n_refused"]
+        return sequence
+
+    def read_state(self, sequence: LlamaSequence) -> bytes:
+        """KV cache and recurrent state of `sequence`, in llama.cpp's own form."""
+        size = llama_cpp.llama_state_seq_get_size(self._context, sequence.seq_id)
+        buffer = (ctypes.c_uint8 * size)()
+        n_written = llama_cpp.llama_state_seq_get_data(self._context, buffer, size, sequence.seq_id)
+        if n_written != size:
+            raise ModelError(f"llama.cpp wrote {n_written} bytes of a state of {size}")
+        return bytes(buffer)
+
+    def copy_state(self, source: LlamaSequence, target: LlamaSequence) -> None:
+        """Let `target`, which is empty, have the KV cache and recurrent state of `source`."""
+        llama_cpp.llama_memory_seq_cp(self._memory, source.seq_id, target.seq_id, _WHOLE, _WHOLE)
+
+    def release(self, sequence: LlamaSequence) -> None:
+        """Forget the state of a sequence that is being closed."""
+        with self._lock:
+            if self._open.get(sequence.seq_id) is not sequence or not self._model.pointer:
+                return
+            del self._open[sequence.seq_id]
+            if not llama_cpp.llama_memory_seq_rm(self._memory, sequence.seq_id, _WHOLE, _WHOLE):
+                raise ModelError(f"llama.cpp could not drop sequence {sequence.seq_id}")
+
+    # -- evaluation ---------------------------------------------------------------------------------------------------------------
+
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Raise ModelError for an id that the vocabulary does not have; llama.cpp would read past its end."""
+        bad = next((token for token in tokens if not 0 <= token < self.info.n_vocab), None)
+        if bad is not None:
+            raise ModelError(f"token {bad!r} is not in the vocabulary of {self.info.n_vocab}")
+
+    def check_room(self, sequence: LlamaSequence, n_more: int) -> None:
+        """Raise ContextOverflowError unless `n_more` tokens fit into `sequence`."""
+        if len(sequence) + n_more > self.info.n_ctx:
+            raise ContextOverflowError(
+                f"{len(sequence)} tokens and {n_more} more do not fit into a context of {self.info.n_ctx}",
+                hint="load the model with a larger n_ctx (SQALE_EDGE_N_CTX)",
+            )
+
+    def decode_batch(self, decodings: Sequence[Decoding]) -> list[int]:
+        """See `Engine`."""
+        for decoding in decodings:
+            if decoding.is_done:
+                raise ModelError("a decoding that is done cannot go on")
+            decoding.sequence.check_usable()
+            self.check_room(decoding.sequence, 1)
+        self.evaluate([decoding.sequence for decoding in decodings])
+        return [decoding.sequence.draw(decoding) for decoding in decodings]
+
+    def evaluate(self, sequences: Sequence[LlamaSequence]) -> None:
+        """Evaluate what is pending of each, `n_batch` tokens at a time, and keep the logits of each one's last token.
+
+        A failure is final for every sequence that took part: nobody knows how much of it was evaluated.
+        """
+        work = [
+            (sequence, position, token, position == len(sequence) - 1)
+            for sequence in sequences
+            for position, token in enumerate(sequence.pending, sequence.n_evaluated)
+        ]
+        n_batch = self._settings.n_batch
+        try:
+            for start in range(0, len(work), n_batch):
+                self._evaluate_batch(sequences, work[start : start + n_batch])
+        except ModelError as error:
+            for sequence in sequences:
+                sequence.failure = sequence.failure or error
+            raise
+
+    def _evaluate_batch(self, sequences: Sequence[LlamaSequence], work: Sequence[tuple[LlamaSequence, int, int, bool]]) -> None:
+        batch = self._batch
+        batch.n_tokens = len(work)
+        for index, (sequence, position, token, is_last) in enumerate(work):
+            batch.token[index], batch.pos[index] = token, position
+            batch.n_seq_id[index], batch.seq_id[index][0] = 1, sequence.seq_id
+            batch.logits[index] = is_last
+        with self._lock:
+            for sequence in sequences:
+                sequence.check_usable()
+            self._abort_flag[0] = _RUN
+        bindings.forget_errors()
+        bindings.check_decode(llama_cpp.llama_decode(self._context, batch))
+        for index, (sequence, _, _, is_last) in enumerate(work):
+            sequence.n_evaluated += 1
+            if is_last:
+                logits = llama_cpp.llama_get_logits_ith(self._context, index)
+                sequence.logits = np.ctypeslib.as_array(logits, (self.info.n_vocab,)).copy()
+
+    def count_evaluated(self) -> int:
+        """Tokens that llama.cpp itself says it has evaluated since the model was loaded."""
+        llama_cpp.llama_synchronize(self._context)
+        counters = llama_cpp.llama_perf_context(self._context)
+        return int(counters.n_p_eval + counters.n_eval)
+
+    def cancel(self) -> None:
+        """See `Engine`."""
+        with self._lock:
+            for sequence in self._open.values():
+                sequence.failure = sequence.failure or Cancelled("the sequence was cancelled")
+            if self._open:
+                self._abort_flag[0] = _ABORT
+
+    def close(self) -> None:
+        """See `Engine`. Sequences that are still open are closed."""
+        for sequence in list(self._open.values()):
+            sequence.close()
+        with self._lock:
+            if self._model.pointer:
+                llama_cpp.llama_batch_free(self._batch)
+                llama_cpp.llama_free(self._context)
+                self._model.close()

@@ -1,0 +1,181 @@
+"""A GGUF file loaded by llama.cpp: weights, vocabulary, metadata. Which layers go to a GPU is decided here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+
+from sqale_edge.engine import ModelInfo
+from sqale_edge.errors import Cancelled, ModelLoadError, ModelNotFoundError, SettingsError
+from sqale_edge.llama import bindings
+from sqale_edge.llama.vocabulary import Vocabulary
+from sqale_edge.settings import EngineSettings, SamplingSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ALL_LAYERS = -1
+_OFFLOAD_HINT = "install llama-cpp-python with CUDA or Metal (see the README), or use --gpu-layers off"
+
+
+class LlamaModel:
+    """Weights and vocabulary; `close` frees them.
+
+    Args:
+        path: A GGUF file.
+        settings: `gpu_layers` and `use_mmap` matter here.
+        only_vocabulary: Leave the weights on disk: enough for metadata and tokens.
+        on_progress: Called with the share that is loaded; where it returns False, loading stops and Cancelled is raised.
+
+    Raises:
+        ModelNotFoundError: There is no such file.
+        ModelLoadError: llama.cpp cannot load it; the message says why in one line.
+        SettingsError: Layers are to be offloaded, and this build cannot.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        settings: EngineSettings,
+        *,
+        only_vocabulary: bool = False,
+        on_progress: Callable[[float], bool] | None = None,
+    ) -> None:
+        bindings.initialise()
+        check_gguf(path)
+        params = llama_cpp.llama_model_default_params()
+        params.vocab_only = only_vocabulary
+        params.load_mode = llama_cpp.LLAMA_LOAD_MODE_MMAP if settings.use_mmap else llama_cpp.LLAMA_LOAD_MODE_NONE
+        params.n_gpu_layers, self.offload = choose_gpu_layers(settings, can_offload=bool(llama_cpp.llama_supports_gpu_offload()))
+        is_stopped = False
+
+        def report(share: float, _user_data: Any) -> bool:
+            nonlocal is_stopped
+            is_stopped = on_progress is not None and not on_progress(share)
+            return not is_stopped
+
+        callback = llama_cpp.llama_progress_callback(report)  # kept alive by this frame while llama.cpp loads
+        params.progress_callback = callback
+        bindings.forget_errors()
+        self.path = path
+        self.pointer: Any = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+        if is_stopped:
+            self.close()
+            raise Cancelled("loading the model was cancelled")
+        if not self.pointer:
+            reason = bindings.last_error() or "llama.cpp gave no reason"
+            raise ModelLoadError(
+                f"{str(path)!r} cannot be loaded: {reason}", hint="download or convert the model again, or check that llama.cpp knows its kind"
+            )
+        self.vocabulary_pointer = llama_cpp.llama_model_get_vocab(self.pointer)
+        self.vocabulary = Vocabulary(self.vocabulary_pointer)
+        self.metadata = self._read_metadata()
+
+    def _read_metadata(self) -> dict[str, str]:
+        pairs = {}
+        for index in range(llama_cpp.llama_model_meta_count(self.pointer)):
+            key = bindings.read_text(llama_cpp.llama_model_meta_key_by_index, self.pointer, index)
+            value = bindings.read_text(llama_cpp.llama_model_meta_val_str_by_index, self.pointer, index)
+            if key is not None and value is not None:
+                pairs[key] = value
+        return pairs
+
+    def describe(self, n_ctx: int) -> ModelInfo:
+        """What the engine's interface says about the model, for sequences of `n_ctx` tokens."""
+        vocabulary, bos = self.vocabulary, llama_cpp.llama_vocab_bos(self.vocabulary_pointer)
+        has_bos = bool(llama_cpp.llama_vocab_get_add_bos(self.vocabulary_pointer)) and bos >= 0
+        return ModelInfo(
+            name=self.metadata.get("general.name") or self.path.stem,
+            n_ctx=n_ctx,
+            n_vocab=vocabulary.n_tokens,
+            metadata=self.metadata,
+            chat_template=self.metadata.get("tokenizer.chat_template"),
+            bos=bos if has_bos else None,
+            end_tokens=vocabulary.end_tokens,
+            think_open=vocabulary.markup.get("<think>"),
+            think_close=vocabulary.markup.get("</think>"),
+            offload=self.offload,
+            sampling=read_sampling(self.metadata),
+        )
+
+    def close(self) -> None:
+        """Free the weights. Safe to call twice."""
+        if self.pointer:
+            llama_cpp.llama_model_free(self.pointer)
+            self.pointer = None
+
+
+def check_gguf(path: Path) -> None:
+    """Raise unless `path` is a file that begins as a GGUF does; says what it is instead, where that is plain."""
+    if not path.exists():
+        raise ModelNotFoundError(f"there is no model file {str(path)!r}", hint="check the path; --model takes a .gguf file")
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise ModelLoadError(f"{str(path)!r} cannot be read: {error.strerror}", hint="check what it is and its permissions") from None
+    if head.startswith(b"GGUF"):
+        return
+    kinds = {b"version https://git-lfs": "a Git LFS pointer", b"PK": "a zip archive", b"<": "a web page", b"SQLite format 3": "a SQLite database"}
+    kind = next((name for start, name in kinds.items() if head.lstrip().startswith(start)), "something else" if head else "empty")
+    raise ModelLoadError(f"{str(path)!r} is not a GGUF file, but {kind}", hint="convert a checkpoint with: sqale-edge convert CHECKPOINT -o FILE")
+
+
+def choose_gpu_layers(settings: EngineSettings, *, can_offload: bool) -> tuple[int, str]:
+    """How many layers to offload (-1 is all), and one sentence that says so. Raises SettingsError where it cannot be done."""
+    wanted = settings.gpu_layers
+    if wanted == "off" or wanted == 0:
+        return 0, "CPU only, as asked"
+    if not can_offload:
+        if wanted == "auto":
+            return 0, "CPU only: this build of llama.cpp has no GPU support"
+        raise SettingsError(
+            f"gpu_layers is {wanted}, but this build of llama.cpp cannot offload to a GPU", field="gpu_layers", value=wanted, hint=_OFFLOAD_HINT
+        )
+    if wanted == "auto":
+        return _ALL_LAYERS, "all layers on the GPU"
+    return int(wanted), f"up to {wanted} layers on the GPU"
+
+
+def read_sampling(metadata: dict[str, str]) -> SamplingSettings:
+    """The checkpoint's sampling settings, kept by the conversion; the reference's where there are none. Ignores values that make no sense."""
+    defaults = SamplingSettings()
+    try:
+        return SamplingSettings(
+            temperature=float(metadata.get("general.sampling.temp", defaults.temperature)),
+            top_k=int(metadata.get("general.sampling.top_k", defaults.top_k)),
+            top_p=float(metadata.get("general.sampling.top_p", defaults.top_p)),
+        )
+    except ValueError:
+        return defaults
+
+
+def read_model_info(path: Path) -> ModelInfo:
+    """What a GGUF says about itself, its weights left on disk. Raises as `LlamaModel` does."""
+    model = LlamaModel(path, EngineSettings(gpu_layers="off"), only_vocabulary=True)
+    try:
+        return model.describe(n_ctx=llama_cpp.llama_model_n_ctx_train(model.pointer))
+    finally:
+        model.close()
+
+
+def describe_build() -> dict[str, Any]:
+    """Versions and abilities of the installed llama.cpp, for `doctor`."""
+    bindings.initialise()
+    features = llama_cpp.llama_print_system_info().decode("utf-8", "replace")
+    pairs = (part.partition("=") for part in features.replace(":", "|").split("|"))
+    return {
+        "llama_cpp_python": llama_cpp.__version__,
+        "llama_cpp": (llama_cpp.llama_version() or b"").decode(),
+        "can_offload": bool(llama_cpp.llama_supports_gpu_offload()),
+        "cpu_features": sorted(name.strip() for name, _, value in pairs if value.strip() == "1"),
+    }
+
+
+def as_array(values: list[int]) -> Any:
+    """`values` as a C array of tokens."""
+    return (ctypes.c_int32 * len(values))(*values)

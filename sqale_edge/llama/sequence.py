@@ -1,0 +1,158 @@
+"""A sequence on llama.cpp: the token log, how much of it is evaluated, and the logits of its last token.
+
+A token that was drawn but not evaluated yet is *pending*: the next append or decode step evaluates it together with what follows.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sqale_edge.engine import Decoding, Prefill
+from sqale_edge.errors import ModelError
+from sqale_edge.llama import sampling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqale_edge.engine import Grammar
+    from sqale_edge.llama.engine import LlamaEngine
+    from sqale_edge.settings import SamplingSettings
+
+_MAGIC = b"SQALEEDGE-SEQUENCE-1\n"
+_HEADER = struct.Struct("<QI")  # bytes of the JSON header, CRC-32 of everything after this
+
+
+class LlamaSequence:
+    """See `sqale_edge.engine.TokenSequence`. Made by `LlamaEngine`, closed by its owner or with the engine.
+
+    Attributes:
+        seq_id: llama.cpp's number for it.
+        n_evaluated: Tokens of the log that the KV cache and recurrent state hold.
+        logits: Of the last evaluated token, (V,) float32; None until something is evaluated.
+        failure: What its next step raises; set by a cancel or a failed evaluation, and final.
+    """
+
+    def __init__(self, engine: LlamaEngine, seq_id: int, seed: int, sampling_settings: SamplingSettings) -> None:
+        self._engine = engine
+        self._tokens: list[int] = []
+        self.seq_id = seq_id
+        self.seed = seed
+        self.sampling = sampling_settings
+        self.n_evaluated = 0
+        self.n_refused = 0
+        self.logits: sampling.Logits | None = None
+        self.failure: ModelError | None = None
+        self.is_closed = False
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The log so far, as a copy."""
+        return tuple(self._tokens)
+
+    @property
+    def pending(self) -> list[int]:
+        """Tokens at the end of the log that are not evaluated yet."""
+        return self._tokens[self.n_evaluated :]
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def append(self, tokens: Sequence[int]) -> Prefill:
+        """Put `tokens` into the log and evaluate all that is pending."""
+        self.check_usable()
+        self._engine.check_room(self, len(tokens))
+        self._engine.check_tokens(tokens)
+        start = time.perf_counter()
+        n_cached = self.n_evaluated
+        self._tokens.extend(tokens)
+        self._engine.evaluate([self])
+        return Prefill(n_new=self.n_evaluated - n_cached, n_cached=n_cached, seconds=time.perf_counter() - start)
+
+    def start(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Decoding:
+        """A decode for `LlamaEngine.decode_batch`."""
+        self.check_usable()
+        state = phase.start() if isinstance(phase, sampling.LlamaGrammar) else None
+        return Decoding(sequence=self, phase=phase, max_tokens=max_tokens, stop=stop, is_done=max_tokens < 1, state=state)
+
+    def decode(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Iterator[int]:
+        """Yield drawn tokens until one of `stop` or `max_tokens` of them."""
+        decoding = self.start(phase, max_tokens, stop)
+        while not decoding.is_done:
+            yield from self._engine.decode_batch([decoding])
+
+    def draw(self, decoding: Decoding) -> int:
+        """Draw the next token from the logits and put it into the log."""
+        if self.logits is None:
+            raise ModelError("an empty sequence cannot be decoded: append a prompt first")
+        token, was_masked = sampling.sample(self.logits, self.sampling, self.seed, len(self._tokens), decoding.state)
+        self._tokens.append(token)
+        self.n_refused += was_masked
+        decoding.n_decoded += 1
+        decoding.is_done = token in decoding.stop or decoding.n_decoded >= decoding.max_tokens
+        return token
+
+    def fork(self, seed: int) -> LlamaSequence:
+        """A second sequence with the same log and state."""
+        self.check_usable()
+        twin = self._engine.new_sequence(seed, self.sampling)
+        self._engine.copy_state(self, twin)
+        twin.take_over(self._tokens, self.n_evaluated, self.logits)
+        return twin
+
+    def take_over(self, tokens: Sequence[int], n_evaluated: int, logits: sampling.Logits | None) -> None:
+        """Set log and counts to those of another sequence, whose state is already in place."""
+        self._tokens = list(tokens)
+        self.n_evaluated = n_evaluated
+        self.logits = None if logits is None else logits.copy()
+
+    def snapshot(self) -> bytes:
+        """Everything that `LlamaEngine.restore` needs, with a checksum."""
+        self.check_usable()
+        header: dict[str, Any] = {
+            "model": self._engine.fingerprint,
+            "tokens": self._tokens,
+            "n_evaluated": self.n_evaluated,
+            "seed": self.seed,
+            "sampling": [self.sampling.temperature, self.sampling.top_k, self.sampling.top_p],
+            "n_refused": self.n_refused,
+            "n_logits": 0 if self.logits is None else len(self.logits),
+        }
+        head = json.dumps(header).encode()
+        body = head + (b"" if self.logits is None else self.logits.tobytes()) + self._engine.read_state(self)
+        return _MAGIC + _HEADER.pack(len(head), zlib.crc32(body)) + body
+
+    def close(self) -> None:
+        """Give the place back."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.logits = None
+            self._engine.release(self)
+
+    def check_usable(self) -> None:
+        """Raise ModelError, or Cancelled, if the sequence can only be closed."""
+        if self.failure:
+            raise self.failure
+        if self.is_closed:
+            raise ModelError("the sequence is closed")
+
+
+def parse_snapshot(snapshot: bytes, fingerprint: str) -> tuple[dict[str, Any], sampling.Logits | None, bytes]:
+    """The header, logits and state of a snapshot. Raises ModelError where it is damaged or of another model, build or setting."""
+    if not snapshot.startswith(_MAGIC) or len(snapshot) < len(_MAGIC) + _HEADER.size:
+        raise ModelError("these bytes are not a snapshot of a sequence")
+    n_head, checksum = _HEADER.unpack_from(snapshot, len(_MAGIC))
+    body = memoryview(snapshot)[len(_MAGIC) + _HEADER.size :]
+    if zlib.crc32(body) != checksum:
+        raise ModelError("the snapshot is damaged: its checksum does not match")
+    header = json.loads(bytes(body[:n_head]))
+    if header["model"] != fingerprint:
+        raise ModelError(f"the snapshot is of another model or setting: {header['model']!r}, loaded is {fingerprint!r}")
+    n_logits = header["n_logits"]
+    logits = np.frombuffer(body, np.float32, n_logits, offset=n_head).copy() if n_logits else None
+    return header, logits, bytes(body[n_head + 4 * n_logits :])

@@ -1,0 +1,84 @@
+"""How many threads make sense here: the CPUs that this process may really use. The one platform-specific place of the engine.
+
+llama.cpp's threads spin at barriers, so one thread too many can make a token twenty times slower: a container with two allowed CPUs must get
+two, whatever the host has.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def allowed_cpus() -> int:
+    """CPUs that this process may use: the affinity mask, cut by a cgroup quota. At least 1."""
+    if sys.platform == "linux":
+        n_cpus = len(os.sched_getaffinity(0))
+        quota = read_cgroup_quota(Path("/sys/fs/cgroup"), _own_cgroup())
+        return max(1, min(n_cpus, math.ceil(quota)) if quota else n_cpus)
+    return os.cpu_count() or 1
+
+
+def read_cgroup_quota(root: Path, own: str = "") -> float | None:
+    """CPUs that the control group `own` under `root` and the groups around it allow, version 2 or 1; None where none sets a limit."""
+    groups = [root / own.strip("/"), *(root / own.strip("/")).parents]
+    quotas = [quota for group in groups if group.is_relative_to(root) and (quota := _read_quota(group))]
+    return min(quotas, default=None)
+
+
+def _read_quota(group: Path) -> float | None:
+    try:
+        quota, period = (group / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (group / "cpu/cpu.cfs_quota_us").read_text()
+            period = (group / "cpu/cpu.cfs_period_us").read_text()
+        except OSError:
+            return None
+    try:
+        return float(quota) / float(period) if float(quota) > 0 else None
+    except (ValueError, ZeroDivisionError):
+        return None  # "max" and -1 are no limits
+
+
+def _own_cgroup() -> str:
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
+
+
+def physical_cores() -> int:
+    """Cores behind the allowed CPUs: two hyper-threads of one core count once. Performance cores only, where macOS tells them apart."""
+    n_allowed = allowed_cpus()
+    if sys.platform == "linux":
+        cores = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
+        return max(1, min(len(cores), n_allowed))
+    if sys.platform == "darwin":
+        return min(_performance_cores() or n_allowed, n_allowed)
+    return max(1, n_allowed // 2)  # Windows counts hyper-threads, and its own count of cores needs more than the standard library
+
+
+def default_threads() -> tuple[int, int]:
+    """Threads for decoding and for prefilling. Decoding waits for memory, so a second thread on a core only gets in the way."""
+    n_cores = physical_cores()
+    return n_cores, n_cores
+
+
+def _siblings(cpu: int) -> str:
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return str(cpu)
+
+
+def _performance_cores() -> int | None:
+    command = ["/usr/sbin/sysctl", "-n", "hw.perflevel0.physicalcpu"]
+    try:
+        return int(subprocess.run(command, capture_output=True, check=True, timeout=5).stdout)  # noqa: S603 - a fixed command
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,106 @@
+"""Text to tokens and back, such that text from people and databases cannot become a control token.
+
+llama.cpp's own switch (`parse_special`) is not enough: it guards tokens of type CONTROL only, while `<think>`, `</think>` and
+`<tool_call>` are of type USER_DEFINED and are recognised in any text. So markup literals are found here: in trusted text they become their
+token, everywhere else they are cut in two and tokenised as plain characters.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from sqale_edge.engine import Piece
+
+_USER_DEFINED = llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+_CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+# Added tokens that are markup. Others exist that are ordinary text, such as runs of blanks.
+_MARKUP = re.compile(r"<.*>|\[.*\]", re.DOTALL)
+
+
+class Vocabulary:
+    """The vocabulary of a loaded model.
+
+    Attributes:
+        n_tokens: How many tokens there are.
+        markup: Literal -> id of every control token and every added token that is markup.
+        end_tokens: The tokens that llama.cpp knows to end a generation.
+        markup_or_nul: What must never stand in text under a grammar: markup, and tokens with a NUL byte, at which llama.cpp's check
+            stops looking. End tokens are not among them.
+    """
+
+    def __init__(self, pointer: Any) -> None:
+        self._pointer = pointer
+        self.n_tokens: int = llama_cpp.llama_vocab_n_tokens(pointer)
+        self.markup: dict[str, int] = {}
+        end_tokens, markup_or_nul = [], []
+        # Byte-level vocabularies write the byte 0 as U+0100. Source: GPT-2's bytes_to_unicode.
+        is_byte_level = llama_cpp.llama_vocab_type(pointer) == llama_cpp.LLAMA_VOCAB_TYPE_BPE
+        nul = "\u0100".encode() if is_byte_level else b"\0"
+        for token in range(self.n_tokens):
+            attributes = llama_cpp.llama_vocab_get_attr(pointer, token)
+            text = llama_cpp.llama_vocab_get_text(pointer, token) or b""
+            literal = text.decode("utf-8", "replace") if attributes & (_CONTROL | _USER_DEFINED) else ""
+            is_markup = bool(literal and (attributes & _CONTROL or _MARKUP.fullmatch(literal)))
+            if is_markup:
+                self.markup[literal] = token
+            if is_markup or nul in text:
+                markup_or_nul.append(token)
+            if llama_cpp.llama_vocab_is_eog(pointer, token):
+                end_tokens.append(token)
+        self.end_tokens = frozenset(end_tokens)
+        self.markup_or_nul = frozenset(markup_or_nul) - self.end_tokens
+        literals = sorted(self.markup, key=len, reverse=True)
+        self._markup_pattern = re.compile("|".join(map(re.escape, literals)) or r"(?!)")
+
+    def tokenize(self, pieces: Iterable[Piece]) -> list[int]:
+        """The tokens of the joined pieces; only a literal inside a trusted piece becomes a control token."""
+        tokens: list[int] = []
+        plain = ""
+        for piece in pieces:
+            start = 0
+            for literal in self._markup_pattern.finditer(piece.text) if piece.trusted else ():
+                tokens += self._tokenize_plain(plain + piece.text[start : literal.start()])
+                tokens.append(self.markup[literal.group()])
+                plain, start = "", literal.end()
+            plain += piece.text[start:]
+        return tokens + self._tokenize_plain(plain)
+
+    def _tokenize_plain(self, text: str) -> list[int]:
+        return [token for part in self._cut_literals(text) for token in self._call_tokenizer(part)]
+
+    def _cut_literals(self, text: str) -> Iterator[str]:
+        """`text` in parts, none of which contains a markup literal."""
+        start = position = 0
+        while literal := self._markup_pattern.search(text, position):
+            position = literal.start() + 1
+            yield text[start:position]
+            start = position
+        if start < len(text):
+            yield text[start:]
+
+    def _call_tokenizer(self, text: str) -> Sequence[int]:
+        data = text.encode("utf-8", "replace")
+        size = len(data) + 16
+        while True:
+            buffer = (llama_cpp.llama_token * size)()
+            n_tokens = llama_cpp.llama_tokenize(self._pointer, data, len(data), buffer, size, False, False)  # noqa: FBT003 - a C call
+            if n_tokens >= 0:
+                return buffer[:n_tokens]
+            size = -n_tokens
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of one token, a control token as its literal."""
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            length = llama_cpp.llama_token_to_piece(self._pointer, token, buffer, size, 0, True)  # noqa: FBT003 - a C call
+            if length >= 0:
+                return buffer.raw[:length]
+            size = -length
