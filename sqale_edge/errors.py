@@ -18,10 +18,12 @@ A message says in one line what failed, with the value, and the limit; `hint` sa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+QueryErrorKind = Literal["refused", "failed", "timeout", "interrupted"]
 
 
 class SqaleEdgeError(Exception):
@@ -97,7 +99,11 @@ class DatabaseOpenError(DatabaseError):
 
 
 class QueryError(DatabaseError):
-    """A statement was refused, failed, or ran past a limit. The tools turn it into text for the model."""
+    """A statement was refused, failed, or ran past a limit; `kind` says which. The tools turn it into text for the model."""
+
+    def __init__(self, message: str, *, kind: QueryErrorKind = "failed", path: str | Path | None = None, hint: str = "") -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.kind: QueryErrorKind = kind
 
 
 class StoreError(SqaleEdgeError):
