@@ -1,1 +1,33 @@
-"""Text-to-SQL agents that run on a laptop without a GPU, offline, inside other programs."""
+"""Text-to-SQL agents that run on a laptop without a GPU, offline, inside other programs.
+
+```python
+from sqale_edge import Agent
+
+with Agent.load("model.gguf") as agent:
+    episode = agent.run("How many customers placed more than three orders in 2024?", "shop.sqlite")
+    print(episode.sql, episode.rows)
+```
+"""
+
+from sqale_edge._version import __version__
+from sqale_edge.agent import Agent
+from sqale_edge.database import Database
+from sqale_edge.episode import Episode, Event, ToolCall, ToolResult
+from sqale_edge.errors import SqaleEdgeError
+from sqale_edge.settings import EngineSettings, EpisodeLimits, SamplingSettings
+from sqale_edge.tools import Toolbox
+
+__all__ = [
+    "Agent",
+    "Database",
+    "EngineSettings",
+    "Episode",
+    "EpisodeLimits",
+    "Event",
+    "SamplingSettings",
+    "SqaleEdgeError",
+    "ToolCall",
+    "ToolResult",
+    "Toolbox",
+    "__version__",
+]

@@ -1,0 +1,83 @@
+"""The command line: parse, call, print. stdout carries the answer and nothing else; everything for the eye goes to stderr.
+
+Exit codes: 0 answered, 1 an error (one line on stderr), 2 wrong usage, 3 finished without an answer, 130 cancelled.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import logging
+import os
+import sys
+from typing import Any
+
+import click
+
+from sqale_edge._version import __version__
+from sqale_edge.errors import Cancelled, SqaleEdgeError
+
+EXIT_ERROR, EXIT_NO_ANSWER, EXIT_CANCELLED = 1, 3, 130
+
+# Each command is the object of its own name in the module of its name; imported when it is used.
+_COMMANDS = ("ask", "convert", "doctor")
+
+
+class _LazyGroup(click.Group):
+    """Imports a command's module when the command is asked for, so that the others stay light."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"sqale_edge.cli.{cmd_name}"), cmd_name)
+        return command
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="sqale-edge")
+@click.option("-v", "--verbose", is_flag=True, help="Show the log, llama.cpp's included, on stderr.")
+def cli(*, verbose: bool) -> None:
+    """Ask questions of SQLite databases, with a small model that runs on this machine."""
+    if verbose:
+        logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Cells may hold bytes that are no UTF-8; they are escaped instead of ending the program.
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    sys.exit(_run(args))
+
+
+def _run(args: list[str] | None) -> int:
+    try:
+        result: Any = cli.main(args, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt, Cancelled):
+        return EXIT_CANCELLED
+    except BrokenPipeError:
+        # The reader went away (`| head`). Python would complain again when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
+    except SqaleEdgeError as error:
+        click.echo(format_error(error), err=True)
+        return EXIT_ERROR
+    except OSError as error:
+        click.echo(f"Error: {error}", err=True)
+        return EXIT_ERROR
+    return result if isinstance(result, int) else 0
+
+
+def format_error(error: SqaleEdgeError) -> str:
+    """The one line that a person sees: what failed, and the fix."""
+    message = " ".join(str(error).split())
+    return f"Error: {message}. Fix: {error.hint}." if error.hint else f"Error: {message}."

@@ -1,0 +1,109 @@
+"""A finished episode as text for stdout, in the format that was asked for."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sqale_edge.cli.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqale_edge.episode import Cell, Episode
+
+_TABLE_CELL_CHARS = 200
+
+
+def format_answer(episode: Episode, form: str) -> str:
+    """The answer in one of FORMATS, without a newline at the end. Without an answer only `json` has something to say."""
+    if episode.sql is None and form != "json":
+        return ""
+    return FORMATS[form](episode).rstrip("\n")
+
+
+def _as_table(episode: Episode) -> str:
+    table = Table(show_edge=False, pad_edge=False, box=None, header_style="bold")
+    for name in episode.columns:
+        table.add_column(Text(printable(name)), overflow="fold")
+    for row in episode.rows:
+        table.add_row(*(Text(_clip(printable(_show(cell))), justify="right" if isinstance(cell, (int, float)) else "left") for cell in row))
+    console = Console(file=io.StringIO(), width=_table_width(episode), highlight=False)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined] # a StringIO
+
+
+def _table_width(episode: Episode) -> int:
+    """The terminal's width, or as much as the answer needs where that is more: a piped table is never folded."""
+    console = Console()
+    return console.width if console.is_terminal else 220 * max(1, len(episode.columns))
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= _TABLE_CELL_CHARS else f"{text[:_TABLE_CELL_CHARS]}… ({len(text)} characters)"
+
+
+def _show(cell: Cell) -> str:
+    if cell is None:
+        return "NULL"
+    if isinstance(cell, bytes):
+        return f"x'{cell[:16].hex()}{'…' if len(cell) > 16 else ''}' ({len(cell)} bytes)"
+    return str(cell)
+
+
+def _as_markdown(episode: Episode) -> str:
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(printable(cell).replace("|", "\\|").replace("\n", "<br>") for cell in cells) + " |"
+
+    rows = [line([_show(cell) for cell in row]) for row in episode.rows]
+    return "\n".join([line(list(episode.columns)), line(["---"] * len(episode.columns)), *rows])
+
+
+def _as_csv(episode: Episode) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(episode.columns)
+    writer.writerows([cell.hex() if isinstance(cell, bytes) else cell for cell in row] for row in episode.rows)
+    return file.getvalue()
+
+
+def _as_json(episode: Episode) -> str:
+    return json.dumps(episode.to_dict(), ensure_ascii=False, indent=2)
+
+
+def _as_jsonl(episode: Episode) -> str:
+    names = _unique(episode.columns)
+    rows = episode.to_dict()["rows"]
+    return "\n".join(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in rows)
+
+
+def _unique(names: tuple[str, ...]) -> list[str]:
+    """Column names that can be keys: a second `id` becomes `id_2`."""
+    unique: list[str] = []
+    for name in names:
+        candidate, n = name, 1
+        while candidate in unique:
+            n += 1
+            candidate = f"{name}_{n}"
+        unique.append(candidate)
+    return unique
+
+
+def _as_sql(episode: Episode) -> str:
+    return episode.sql or ""
+
+
+FORMATS: dict[str, Callable[[Episode], str]] = {
+    "table": _as_table,
+    "json": _as_json,
+    "jsonl": _as_jsonl,
+    "csv": _as_csv,
+    "markdown": _as_markdown,
+    "sql": _as_sql,
+}

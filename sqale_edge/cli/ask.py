@@ -1,0 +1,106 @@
+"""`sqale-edge ask`: one question, one answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+
+from sqale_edge.cli import EXIT_CANCELLED, EXIT_NO_ANSWER
+from sqale_edge.cli.answers import FORMATS, format_answer
+from sqale_edge.cli.background import iterate_in_background
+from sqale_edge.cli.options import model_options
+from sqale_edge.cli.text import printable
+from sqale_edge.cli.trace import Progress, Trace
+from sqale_edge.episode import Finished
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqale_edge.episode import Episode, Event
+    from sqale_edge.settings import GpuLayers
+
+
+@click.command()
+@click.argument("db", nargs=-1, required=True, type=click.Path())
+@click.argument("question")
+@model_options
+@click.option("--evidence", help="Outside knowledge that the question needs.")
+@click.option("-f", "--format", "form", type=click.Choice(list(FORMATS)), default="table", show_default=True, help="Form of the answer.")
+@click.option("--trace", is_flag=True, help="Show thoughts, calls, results and token counts on stderr, live.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed gives the same answer.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="S", help="Give up after S seconds. [default: none]")
+@click.option("--max-rows", type=click.IntRange(1), help="Rows of the answer to show. [default: 1000]")
+def ask(
+    db: tuple[str, ...],
+    question: str,
+    *,
+    model: str,
+    gpu_layers: GpuLayers | None,
+    threads: int | None,
+    evidence: str | None,
+    form: str,
+    trace: bool,
+    seed: int,
+    timeout: float | None,
+    max_rows: int | None,
+) -> int:
+    """Answer QUESTION over DB: a SQLite file, or CSV, TSV, JSON or JSONL files. DB is never changed.
+
+    \b
+    Example:
+      sqale-edge ask shop.sqlite "How many customers are there?" --model model.gguf --trace
+    """
+    from sqale_edge.agent import Agent  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.database import Database  # noqa: PLC0415
+    from sqale_edge.settings import EngineSettings, EpisodeLimits  # noqa: PLC0415
+
+    settings = EngineSettings.from_environment(gpu_layers=gpu_layers, threads=threads)
+    limits = EpisodeLimits.from_environment(timeout_s=timeout, max_rows=max_rows)
+    agents: list[Agent] = []
+    is_stopped = False
+
+    def answer() -> Iterator[Event]:
+        with Database.open(list(db) if len(db) > 1 else db[0]) as database:
+            with Agent.load(model, settings=settings, limits=limits, on_progress=lambda _: not is_stopped) as agent:
+                agents.append(agent)
+                if not is_stopped:
+                    yield from agent.stream(question, database, evidence, seed=seed)
+
+    def stop() -> None:
+        nonlocal is_stopped
+        is_stopped = True
+        for agent in agents:
+            agent.cancel()
+
+    console = Console(stderr=True)
+    view = Trace(console) if trace else Progress(console)
+    episode: Episode | None = None
+    try:
+        for event in iterate_in_background(answer, stop):
+            view.show(event)
+            if isinstance(event, Finished):
+                episode = event.episode
+    finally:
+        view.close()
+    return EXIT_CANCELLED if episode is None else _report(episode, form, limits.timeout_s)
+
+
+def _report(episode: Episode, form: str, timeout_s: float | None) -> int:
+    """Print the answer and what the person should know; the exit code."""
+    answer = format_answer(episode, form)
+    if answer:
+        click.echo(answer)
+    if episode.ended_by == "cancelled":
+        click.echo("Cancelled.", err=True)
+        return EXIT_CANCELLED
+    if episode.sql is None:
+        reason = f"the time limit of {timeout_s:g} s was reached" if episode.ended_by == "timeout" else "the model found no query that runs"
+        click.echo(f"No answer: {reason}. See why with --trace, or try another --seed.", err=True)
+        return EXIT_NO_ANSWER
+    if form not in ("sql", "json"):
+        click.echo(printable(f"SQL: {' '.join(episode.sql.split())}"), err=True)
+    if episode.truncated:
+        click.echo(f"Only the first {len(episode.rows)} rows are shown; see more with --max-rows.", err=True)
+    return 0

@@ -1,0 +1,37 @@
+"""Options that several commands share, written once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from sqale_edge.settings import GpuLayers
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _GpuLayersType(click.ParamType):
+    name = "auto|off|N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> GpuLayers:
+        if value in ("auto", "off"):
+            return value  # type: ignore[no-any-return] # one of the two words
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not auto, off or a number of layers", param, ctx)
+
+
+def model_options(command: F) -> F:
+    """How a model is chosen and loaded."""
+    for option in reversed(
+        (
+            click.option("-m", "--model", required=True, envvar="SQALE_EDGE_MODEL", show_envvar=True, help="A GGUF file."),
+            click.option("--gpu-layers", type=_GpuLayersType(), help="Layers to offload to a GPU. [default: auto]"),
+            click.option("--threads", type=click.IntRange(1, 512), help="CPU threads. [default: the cores that this process may use]"),
+        )
+    ):
+        command = option(command)
+    return command

@@ -1,0 +1,255 @@
+"""One episode: think, call tools, read results, until there is an answer. See `turn.py` for how its generators are driven."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
+
+from sqale_edge.engine import Decoding
+from sqale_edge.episode import (
+    Episode,
+    Event,
+    Finished,
+    Noted,
+    Prefilled,
+    Timing,
+    ToolCall,
+    ToolCalled,
+    ToolResult,
+    ToolReturned,
+    Turn,
+    TurnEnded,
+    Usage,
+)
+from sqale_edge.errors import Cancelled, ContextOverflowError, QueryError
+from sqale_edge.protocol import clip_output
+from sqale_edge.replies import MALFORMED, final_candidates, parse_calls
+from sqale_edge.turn import OpenTurn, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqale_edge.database import Database, Table
+    from sqale_edge.engine import Engine, Grammar, TokenSequence
+    from sqale_edge.episode import EndedBy
+    from sqale_edge.protocol import Protocol
+    from sqale_edge.settings import EpisodeLimits
+    from sqale_edge.tools import Toolbox
+
+_FORM = 'Write {"tool": "<name>", "args": {...}} and nothing else.'
+_NO_CALL = ToolResult(MALFORMED, f"Error: the reply holds no tool call. {_FORM}", is_error=True)
+_BAD_CALL = ToolResult(MALFORMED, f"Error: this is not a valid tool call. {_FORM}", is_error=True)
+_SHORTEST_RESULT_CHARS = 200
+
+
+class CancelFlag:
+    """Set from any thread: says that an episode is to stop, and why. The first reason counts."""
+
+    def __init__(self) -> None:
+        self.reason: EndedBy | None = None
+
+    def set(self, reason: EndedBy) -> None:
+        self.reason = self.reason or reason
+
+    def check(self) -> None:
+        if self.reason:
+            raise Cancelled("the episode was cancelled")
+
+
+class EpisodeLoop:
+    """Runs one question on one sequence. `steps` is used once; `episode` is there when it has ended."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        sequence: TokenSequence,
+        protocol: Protocol,
+        grammar: Grammar,
+        database: Database,
+        toolbox: Toolbox,
+        limits: EpisodeLimits,
+        flag: CancelFlag,
+        question: str,
+        evidence: str | None,
+        seed: int,
+        load_s: float = 0.0,
+    ) -> None:
+        self._engine, self._sequence, self._protocol, self._grammar = engine, sequence, protocol, grammar
+        self._database, self._toolbox, self._limits, self._flag = database, toolbox, limits, flag
+        self._question, self._evidence, self._seed, self._load_s = question, evidence, seed, load_s
+        self._started = time.perf_counter()
+        self._ttft_s = self._prefill_s = self._tool_s = 0.0
+        self._turns: list[OpenTurn] = []
+        self._notes = [*protocol.notes, *database.notes]
+        self._answered: dict[str, ToolResult] = {}
+        self._last_query: str | None = None
+        self._n_failed_queries = 0
+        self._sql: str | None = None
+        self._table: Table | None = None
+        self._n_tokens = min(limits.episode_tokens, engine.info.n_ctx)
+        self._n_reserved = min(limits.final_tokens, self._n_tokens // 4)
+
+    def steps(self) -> Steps:
+        """The episode's events, `Finished` last, with a `Decoding` in between for every token."""
+        for note in self._notes:
+            yield Noted(1, note)
+        ended_by: EndedBy
+        try:
+            self._flag.check()  # a cancel that came before the sequence existed
+            ended_by = yield from self._explore_and_answer()
+        except Cancelled:
+            ended_by = self._flag.reason or "cancelled"
+            self._sql = self._table = None
+        yield Finished(len(self._turns), self._make_episode(ended_by))
+
+    def _explore_and_answer(self) -> Generator[Event | Decoding, int | None, EndedBy]:
+        prompt = self._first_prompt()
+        n_left = self._limits.tool_turns
+        is_final = n_left == 0
+        while not is_final:
+            n_left -= 1
+            turn = yield from self._write_turn(prompt, is_final=False)
+            turn.calls = parse_calls(turn.text)
+            yield from self._run_calls(turn)
+            yield TurnEnded(turn.number, turn.usage)
+            if turn.calls and turn.calls[len(turn.results) - 1].name == "submit_sql":
+                return "submit_sql" if self._table is not None else self._fall_back()
+            is_final = n_left == 0 or self._n_failed_queries >= self._limits.failed_queries
+            prompt, is_final = self._results_prompt(turn, n_left, is_final=is_final)
+        turn = yield from self._write_turn(prompt, is_final=True)
+        yield TurnEnded(turn.number, turn.usage)
+        return self._take_final_answer(turn.text)
+
+    # -- prompts --------------------------------------------------------------------------------------------------------------------
+
+    def _first_prompt(self) -> list[int]:
+        prompt = self._engine.tokenize_pieces(self._protocol.first_prompt(self._question, self._evidence))
+        bos = self._engine.info.bos
+        if bos is not None and prompt[:1] != [bos]:
+            prompt.insert(0, bos)
+        if len(prompt) + self._n_reserved + self._limits.call_tokens > self._n_tokens:
+            raise ContextOverflowError(
+                f"the question with its instructions is {len(prompt)} tokens, too many for an episode of {self._n_tokens}",
+                hint="ask a shorter question, or load the model with a larger n_ctx (SQALE_EDGE_N_CTX)",
+            )
+        return prompt
+
+    def _results_prompt(self, turn: OpenTurn, n_left: int, *, is_final: bool) -> tuple[list[int], bool]:
+        """The user turn with the results of `turn`, and whether it asks for the final answer.
+
+        It does because it must (`is_final`), or because too few tokens are left for another tool turn; then results are cut until they fit.
+        """
+        end_token = None if turn.end_token is None else self._engine.detokenize([turn.end_token]).decode()
+        n_free = self._n_tokens - len(self._sequence.tokens) - self._n_reserved
+        results = turn.results or [_NO_CALL]
+        max_chars = max(len(result.output) for result in results)
+        while True:
+            ending = self._protocol.limit_message(self._last_query) if is_final else self._protocol.budget_line(n_left)
+            outputs = [clip_output(result.output, max_chars) for result in results]
+            prompt = self._engine.tokenize_pieces(self._protocol.results_turn(outputs, ending, end_token=end_token))
+            if len(prompt) + (0 if is_final else 2 * self._limits.call_tokens) <= n_free:
+                return prompt, is_final
+            if is_final and max_chars <= _SHORTEST_RESULT_CHARS:
+                return prompt, is_final
+            if is_final:
+                max_chars = max(_SHORTEST_RESULT_CHARS, max_chars * max(n_free, 0) // len(prompt))
+            is_final = True
+
+    # -- one turn -------------------------------------------------------------------------------------------------------------------
+
+    def _write_turn(self, prompt: Sequence[int], *, is_final: bool) -> Generator[Event | Decoding, int | None, OpenTurn]:
+        """Evaluate `prompt` and let the model write."""
+        number = len(self._turns) + 1
+        prefill = self._sequence.append(prompt)
+        n_prompt = len(self._sequence.tokens)
+        self._prefill_s += prefill.seconds
+        yield Prefilled(number, n_prompt, prefill.n_cached, prefill.seconds)
+        grammar = None if is_final else self._grammar
+        turn = OpenTurn(self._engine, self._sequence, number, prefill, grammar=grammar, thinks=self._protocol.thinks)
+        self._turns.append(turn)
+        n_max = self._limits.final_tokens if is_final else self._limits.turn_tokens
+        n_free = self._n_tokens - n_prompt - (0 if is_final else self._n_reserved)
+        yield from turn.write(max(1, min(n_max, n_free)), self._limits.call_tokens)
+        return turn
+
+    def _run_calls(self, turn: OpenTurn) -> Iterator[Event]:
+        """Run the calls in order, up to a `submit_sql`; an identical one is answered from memory."""
+        for call in turn.calls:
+            self._flag.check()
+            yield ToolCalled(turn.number, call)
+            key = json.dumps([call.name, call.args], sort_keys=True)
+            is_repeat = key in self._answered
+            start = time.perf_counter()
+            if not is_repeat:
+                self._answered[key] = self._run_call(call)
+            self._tool_s += time.perf_counter() - start
+            self._flag.check()
+            result = self._answered[key]
+            turn.results.append(result)
+            yield ToolReturned(turn.number, result, is_repeat)
+            if call.name == "submit_sql":
+                return
+            if call.name == "run_query":
+                self._n_failed_queries = self._n_failed_queries + 1 if result.is_error else 0
+                self._last_query = self._last_query if result.is_error else call.args["sql"]
+
+    def _run_call(self, call: ToolCall) -> ToolResult:
+        if call.name == MALFORMED:
+            return _BAD_CALL
+        result = self._toolbox.run(call.name, call.args)
+        if call.name == "submit_sql" and not result.is_error:
+            self._accept(call.args["sql"])
+        return result
+
+    # -- the answer -----------------------------------------------------------------------------------------------------------------
+
+    def _accept(self, sql: str) -> bool:
+        """Make `sql` the answer if it executes, and say whether it does."""
+        try:
+            self._table = self._database.query(sql, max_rows=self._limits.max_rows, timeout_s=self._limits.query_timeout_s)
+        except QueryError:
+            self._flag.check()
+            return False
+        self._sql = sql
+        return True
+
+    def _take_final_answer(self, text: str) -> EndedBy:
+        for sql in final_candidates(text):
+            self._flag.check()
+            if self._accept(sql):
+                return "final_turn"
+        return self._fall_back()
+
+    def _fall_back(self) -> EndedBy:
+        if self._last_query is not None and self._accept(self._last_query):
+            return "fallback_to_last_working_query"
+        return "no_answer"
+
+    def _make_episode(self, ended_by: EndedBy) -> Episode:
+        turns = tuple(turn.freeze() for turn in self._turns)
+        return Episode(
+            question=self._question,
+            evidence=self._evidence,
+            sql=self._sql,
+            columns=self._table.columns if self._table is not None else (),
+            rows=self._table.rows if self._table is not None else (),
+            truncated=self._table.truncated if self._table is not None else False,
+            ended_by=ended_by,
+            prompt=self._protocol.source,
+            model=self._engine.info.name,
+            seed=self._seed,
+            turns=turns,
+            notes=tuple(self._notes),
+            usage=sum((turn.usage for turn in turns), Usage()),
+            timing=Timing(
+                load_s=self._load_s,
+                ttft_s=self._ttft_s,
+                prefill_s=self._prefill_s,
+                decode_s=sum(turn.decode_s for turn in self._turns),
+                tool_s=self._tool_s,
+                total_s=time.perf_counter() - self._started,
+            ),
+        )

@@ -1,0 +1,155 @@
+"""Everything that the model was trained to see: the first prompt, the turn with tool results, the budget line, the limit message.
+
+The training texts come out of the GGUF, where the conversion put what it found in the checkpoint's `sqale_agent.py`. For each text that is
+missing this module has its own wording, and `Protocol.notes` says so. Untrusted text (questions, evidence, tool results) is marked as such
+in the pieces, so that no engine can take it for control tokens.
+
+Source of the shapes: the model cards of trl-lab/qwen3.5-2b-grpo-* and published episodes. Inferred, so kept in one place each: how several
+results are numbered (`_number_results`), and how a cut result ends (`clip_output`).
+"""
+
+from __future__ import annotations
+
+import string
+from typing import TYPE_CHECKING, Final
+
+from sqale_edge.chat_template import CHATML, cut_template
+from sqale_edge.engine import ModelInfo, Piece
+from sqale_edge.tools import TOOLS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqale_edge.episode import PromptSource
+
+# The keys that the conversion writes (`sqale_edge.convert.training_prompt`), and the fields that a text may have.
+SYSTEM_KEY: Final = "sqale.prompt.system"
+USER_KEY: Final = "sqale.prompt.user"
+USER_STYLE_KEY: Final = "sqale.prompt.user_style"
+RESULT_KEY: Final = "sqale.prompt.result"
+BUDGET_KEY: Final = "sqale.prompt.budget"
+BUDGET_ONE_KEY: Final = "sqale.prompt.budget_one"
+LIMIT_KEY: Final = "sqale.prompt.limit"
+
+_OWN_TEXTS: Final = {
+    USER_KEY: "{question}",
+    RESULT_KEY: "Tool result:",
+    BUDGET_KEY: "[{n} tool turns left before you must answer]",
+    BUDGET_ONE_KEY: "[{n} tool turn left before you must answer]",
+    LIMIT_KEY: (
+        "Exploration is over: no more tool calls. Return only the SQL query that answers the question.\n"
+        "The last query that executed without error was:\n"
+        "{query}\n"
+        "Return that query if you are not sure that another one is better."
+    ),
+}
+_OWN_LIMIT_WITHOUT_QUERY: Final = (
+    "Exploration is over: no more tool calls. Return only the SQL query that answers the question, with the names that the tools showed."
+)
+_NO_QUERY: Final = "None"
+
+
+def own_system_prompt() -> str:
+    """The instructions for a model that comes without its training prompt."""
+    tools = "\n".join(f"- {tool.signature}: {tool.description}" for tool in TOOLS)
+    return (
+        "You answer a question about a SQLite database by writing one SQL query. You do not see the schema; find out what you need with "
+        "these tools:\n"
+        f"{tools}\n\n"
+        "A tool call is one JSON object, and a reply holds nothing but tool calls:\n"
+        '{"tool": "describe_table", "args": {"table_name": "orders"}}\n\n'
+        "Work in these steps:\n"
+        "1. list_tables, then describe_table for the few tables that the question is about.\n"
+        "2. If the question names a value, look up how it is written with distinct_values.\n"
+        "3. run_query with the query that answers the question; correct it if it fails.\n"
+        "4. submit_sql with the query as soon as its result answers the question. Only submit_sql gives an answer.\n"
+        "Select exactly what is asked for and nothing more."
+    )
+
+
+class Protocol:
+    """The texts of one model, ready to be tokenised.
+
+    Attributes:
+        source: `training` if the model brings its system and user texts, else `own`.
+        notes: What a person should know about missing texts; at most a few lines.
+        thinks: Each turn starts inside an open `<think>`.
+    """
+
+    def __init__(self, info: ModelInfo) -> None:
+        self._texts = {key: info.metadata.get(key, own) for key, own in _OWN_TEXTS.items()}
+        self._has_own_limit = LIMIT_KEY not in info.metadata
+        self._is_plain_user = info.metadata.get(USER_STYLE_KEY) == "plain"
+        missing = [key for key in (SYSTEM_KEY, *_OWN_TEXTS) if key not in info.metadata]
+        self.source: PromptSource = "own" if {SYSTEM_KEY, USER_KEY} & set(missing) else "training"
+        notes = []
+        if missing:
+            names = ", ".join(key.removeprefix("sqale.prompt.") for key in missing)
+            notes.append(f"the model file lacks training texts ({names}): this package's own wording is used")
+        if info.chat_template is None:
+            notes.append("the model file has no chat template: ChatML is used")
+        self.notes = tuple(notes)
+        system = info.metadata.get(SYSTEM_KEY, own_system_prompt())
+        self._chat = cut_template(info.chat_template or CHATML, system, can_think=info.thinks)
+        self.thinks = self._chat.thinks
+
+    def first_prompt(self, question: str, evidence: str | None = None) -> list[Piece]:
+        """The prompt that opens an episode, up to where the model starts to write."""
+        asked = question.strip() if not evidence or not evidence.strip() else f"{question.strip()}, evidence: {evidence.strip()}"
+        before, after = self._split_user_template()
+        return [
+            Piece(self._chat.before_user + before, trusted=True),
+            Piece(asked, trusted=False),
+            Piece(after + self._chat.after_user, trusted=True),
+        ]
+
+    def _split_user_template(self) -> tuple[str, str]:
+        """What stands before and after the question in the user message."""
+        template = self._texts[USER_KEY]
+        if self._is_plain_user:
+            before, _, after = template.partition("{question}")
+            return before, after
+        parts: list[str] = [""]
+        for literal, field, _, _ in string.Formatter().parse(template):
+            parts[-1] += literal
+            if field is not None:
+                parts.append("")
+        return parts[0], "".join(parts[1:])
+
+    def results_turn(self, outputs: Sequence[str], ending: str, *, end_token: str | None) -> list[Piece]:
+        """The user turn with tool results, from the end of the model's turn to where it starts to write again.
+
+        Args:
+            outputs: What the tools answered, in the order of the calls.
+            ending: The budget line or the limit message.
+            end_token: The literal of the end token that the model wrote itself; None if it was cut off before.
+        """
+        between = self._chat.between.removeprefix(end_token) if end_token else self._chat.between
+        pieces = [Piece(between, trusted=True)]
+        for number, output in enumerate(outputs, 1):
+            pieces += [Piece(self._number_results(number, len(outputs)), trusted=True), Piece(f"{output}\n\n", trusted=False)]
+        return [*pieces, Piece(ending, trusted=False), Piece(self._chat.after_user, trusted=True)]
+
+    def _number_results(self, number: int, n_results: int) -> str:
+        head = self._texts[RESULT_KEY]
+        if n_results == 1:
+            return f"{head}\n"
+        return f"{head.removesuffix(':')} ({number}/{n_results}):\n"
+
+    def budget_line(self, n_left: int) -> str:
+        """How many tool turns are left."""
+        return self._texts[BUDGET_ONE_KEY if n_left == 1 else BUDGET_KEY].replace("{n}", str(n_left))
+
+    def limit_message(self, last_query: str | None) -> str:
+        """Exploration is over; `last_query` is the last one that ran without an error."""
+        if last_query is None and self._has_own_limit:
+            return _OWN_LIMIT_WITHOUT_QUERY
+        return self._texts[LIMIT_KEY].replace("{query}", last_query or _NO_QUERY)
+
+
+def clip_output(output: str, max_chars: int) -> str:
+    """`output`, cut to `max_chars` with a line that says how much is missing."""
+    if len(output) <= max_chars:
+        return output
+    kept = output[:max_chars]
+    return f"{kept}\n... ({len(output) - len(kept)} more characters)"
