@@ -1,27 +1,39 @@
 """A person's database, read-only: one statement at a time, under limits of time, rows and bytes.
 
-Nothing that is run here changes the database file, or any other file. A `Database` may be used from any thread; one statement runs at a
-time, a second waits. `interrupt` may be called meanwhile.
+Nothing that runs here changes the database, or any other file of the person's. A `Database` may be used from any
+thread; one statement runs at a time, a second waits. `interrupt` may be called meanwhile. When the file changes, the
+next statement reads it anew.
+
+Not guaranteed: a limit of memory for a statement that is made to waste it, and a stop inside a single function call;
+see docs/security.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+import re
 import sqlite3
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from sqale_edge.errors import QueryError
+from sqale_edge.errors import DatabaseOpenError, QueryError
+from sqale_edge.imports import import_files, is_importable
+from sqale_edge.private_files import remove_abandoned
 from sqale_edge.sql_text import bare_statement
-from sqale_edge.sqlite_files import open_read_only
-from sqale_edge.sqlite_guard import STORED_VALUE_BYTES, VALUE_BYTES, Guard, touch_virtual_tables
+from sqale_edge.sqlite_files import error_code, open_file
+from sqale_edge.sqlite_guard import ONLY_READING, STORED_VALUE_BYTES, VALUE_BYTES, Guard, touch_virtual_tables
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from sqale_edge.episode import Cell, Row
+    from sqale_edge.sqlite_files import OpenFile
+
+_OWN_TIMEOUT_S = 30.0
+_MEBIBYTE = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,26 +57,55 @@ class Database:
 
     Attributes:
         path: The file that was opened; of several, the first.
-        notes: What the person should know about how the files are read.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, file: OpenFile, notes: tuple[str, ...] = ()) -> None:
         self.path = path
-        self.notes: tuple[str, ...] = ()
-        self._connection = connection
-        self._guard = Guard(connection)
+        self._file = file
+        self._notes = notes
+        self._guard = Guard()
+        self._guard.attach(file.connection)
         self._lock = threading.RLock()
-        self._schema_version: int | None = None
+        self._version: tuple[int, ...] = ()
+        self._is_touched = False
 
     @classmethod
     def open(cls, path_or_paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Self:
-        """The database in a SQLite file. Raises DatabaseOpenError."""
-        path = Path(path_or_paths)  # type: ignore[arg-type]
-        return cls(path, open_read_only(path))
+        """The database in a SQLite file, or in CSV, TSV, JSON or JSON lines files: tables of a private database.
+
+        Raises:
+            DatabaseOpenError: A file is missing, may not be read, or is not what it should be. Of CSV and JSON the
+                wrong line is named.
+        """
+        several = (path_or_paths,) if isinstance(path_or_paths, (str, os.PathLike)) else path_or_paths
+        paths = [Path(path) for path in several]
+        remove_abandoned()
+        if paths and all(is_importable(path) for path in paths):
+            directory, imported, notes = import_files(paths)
+            return cls(paths[0], open_file(imported, directory), notes)
+        if len(paths) != 1:
+            names = ", ".join(repr(str(path)) for path in paths) or "no file"
+            hint = "several CSV, TSV, JSON and JSON lines files can be read together; of SQLite files one at a time"
+            raise DatabaseOpenError(
+                f"a database is one SQLite file, not {names}", path=paths[0] if paths else None, hint=hint
+            )
+        return cls(paths[0], open_file(paths[0]))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the person should know about how the files are read."""
+        return (*self._notes, self._file.note) if self._file.note else self._notes
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Differs from an earlier one when the schema does."""
+        with self._running(_OWN_TIMEOUT_S):
+            return self._version
 
     def close(self) -> None:
-        """Close the files. Closing twice is allowed."""
-        self._connection.close()
+        """Close the files, and delete what was private. Closing twice is allowed."""
+        with self._lock:
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -73,7 +114,10 @@ class Database:
         self.close()
 
     def interrupt(self) -> None:
-        """Stop the statement that runs now, from any thread: it raises QueryError with kind `interrupted`."""
+        """Stop the statement that runs now, from any thread: it raises QueryError with kind `interrupted`.
+
+        When none runs, nothing happens; the next one is not affected.
+        """
         self._guard.interrupt()
 
     def query(
@@ -82,74 +126,156 @@ class Database:
         *,
         max_rows: int,
         timeout_s: float = 5.0,
-        max_cell_bytes: int = 1 << 20,
-        max_bytes: int = 64 << 20,
+        max_cell_bytes: int = 4 * _MEBIBYTE,
+        max_bytes: int = 64 * _MEBIBYTE,
     ) -> Table:
         """The first rows of one statement that only reads.
 
         Args:
+            sql: One statement. Semicolons and comments around it do no harm.
             max_rows: Rows to return at most.
             timeout_s: Seconds that the statement may run.
-            max_cell_bytes: Longer text and BLOBs are cut to this length.
+            max_cell_bytes: A longer text or BLOB is cut to this length; a text's is counted in characters.
             max_bytes: All cells together; the rows end before the one that goes past it.
 
         Raises:
-            QueryError: Its message is one line that says what is wrong and what to do; its `kind` is `refused`, `failed`, `timeout` or
-                `interrupted`.
+            QueryError: Its message is one line that says what is wrong and what to do; its `kind` is `refused`,
+                `failed`, `timeout` or `interrupted`.
+            DatabaseOpenError: The file has changed, and cannot be opened any more.
         """
-        statement = bare_statement(sql)
-        if not statement:
-            raise QueryError("the SQL is empty. Write one SELECT statement", kind="refused")
+        statement = _checked(sql)
+        with self._running(timeout_s):
+            table = self._run(statement, max_rows, max_cell_bytes, max_bytes)
+            if not self._file.is_locked and self._file.has_changed():
+                self._refresh()
+                table = self._run(statement, max_rows, max_cell_bytes, max_bytes)
+            return table
+
+    def read(self, sql: str, parameters: Sequence[Cell] = ()) -> list[Row]:
+        """All rows of a statement of this package's own, about which the authorizer is not asked. Raises QueryError."""
+        with self._running(_OWN_TIMEOUT_S):
+            return self._file.connection.execute(sql, parameters).fetchall()
+
+    @contextlib.contextmanager
+    def _running(self, timeout_s: float) -> Iterator[None]:
+        """For the block, this thread has the database to itself, as it is now; SQLite's errors become QueryError."""
         with self._lock, self._guard.timed(timeout_s):
             try:
                 self._refresh()
-                with self._guard.enforced(VALUE_BYTES):
-                    return self._fetch(statement, max_rows, max_cell_bytes, max_bytes)
+                yield
             except (sqlite3.Error, sqlite3.Warning, ValueError, MemoryError) as error:
                 raise self._query_error(error, timeout_s) from error
 
-    def read(self, sql: str, parameters: Sequence[Cell] = ()) -> list[Row]:
-        """All rows of a statement of this package's own, which may ask what a stranger's may not. Raises QueryError."""
-        with self._lock, self._guard.timed(5.0):
-            try:
-                return self._connection.execute(sql, parameters).fetchall()
-            except sqlite3.Error as error:
-                raise self._query_error(error, 5.0) from error
-
-    @property
-    def version(self) -> int:
-        """Changes when the schema does."""
-        with self._lock:
-            self._refresh()
-            assert self._schema_version is not None
-            return self._schema_version
-
     def _refresh(self) -> None:
-        (version,) = self._connection.execute("PRAGMA schema_version").fetchone()
-        if version != self._schema_version:
-            touch_virtual_tables(self._connection)
-            self._schema_version = version
+        """Open the file again if it has changed, and connect its virtual tables if its schema has."""
+        if self._file.has_changed():
+            renewed = open_file(self._file.path)
+            self._file.close()
+            self._file = renewed
+            self._guard.attach(renewed.connection)
+            self._is_touched = False
+        (schema_version,) = self._file.connection.execute("PRAGMA schema_version").fetchone()
+        version = (*(self._file.signature[0] or ())[:2], schema_version)
+        if version != self._version or not self._is_touched:
+            touch_virtual_tables(self._file.connection)
+            self._version, self._is_touched = version, True
+
+    def _run(self, statement: str, max_rows: int, max_cell_bytes: int, max_bytes: int) -> Table:
+        """The statement's table; a value may be long only where the statement cannot have made it."""
+        limits = (max_rows, max_cell_bytes, max_bytes)
+        try:
+            with self._guard.enforced(self._file.connection, VALUE_BYTES):
+                return self._fetch(statement, *limits)
+        except sqlite3.DataError as error:
+            if error_code(error) != sqlite3.SQLITE_TOOBIG or self._guard.is_growing:
+                raise
+        with self._guard.enforced(self._file.connection, STORED_VALUE_BYTES):
+            return self._fetch(statement, *limits)
 
     def _fetch(self, statement: str, max_rows: int, max_cell_bytes: int, max_bytes: int) -> Table:
-        cursor = self._connection.execute(statement)
-        try:
+        with contextlib.closing(self._file.connection.execute(statement)) as cursor:
             if cursor.description is None:
-                raise QueryError("the statement returns no rows. Write one SELECT statement", kind="refused")
+                raise QueryError(
+                    "the statement returns no rows. Write one SELECT statement", kind="refused", path=self.path
+                )
             columns = tuple(column[0] for column in cursor.description)
             rows: list[Row] = []
-            while len(rows) < max_rows and (row := cursor.fetchone()) is not None:
-                rows.append(row)
-            has_more_rows = len(rows) == max_rows and cursor.fetchone() is not None
-            return Table(columns, tuple(rows), truncated=has_more_rows, has_more_rows=has_more_rows)
-        finally:
-            cursor.close()
+            is_cut = False
+            n_bytes = 0
+            for row in cursor:
+                cells, n_row_bytes, is_row_cut = _cut(row, max_cell_bytes)
+                n_bytes += n_row_bytes
+                if len(rows) == max_rows or n_bytes > max_bytes:
+                    return Table(columns, tuple(rows), truncated=True, has_more_rows=True)
+                rows.append(cells)
+                is_cut |= is_row_cut
+        return Table(columns, tuple(rows), truncated=is_cut)
 
     def _query_error(self, error: Exception, timeout_s: float) -> QueryError:
         if self._guard.is_interrupted:
             return QueryError("the query was cancelled", kind="interrupted", path=self.path)
-        if self._guard.is_out_of_time():
-            message = f"the query took longer than {timeout_s:g} s and was stopped. Make it simpler or filter more rows"
+        if self._guard.is_over():
+            message = (
+                f"the query took longer than {timeout_s:g} s and was stopped. Make it simpler, or filter more rows"
+            )
             return QueryError(message, kind="timeout", path=self.path)
         if self._guard.refusal:
             return QueryError(self._guard.refusal, kind="refused", path=self.path)
-        return QueryError(" ".join(str(error).split()), path=self.path)
+        if "one statement at a time" in str(error):
+            return QueryError("only one statement can run. Write one SELECT statement", kind="refused", path=self.path)
+        if isinstance(error, sqlite3.ProgrammingError) and "binding" in str(error):
+            message = "the SQL has a parameter without a value, ? or :name. Write the value itself"
+            return QueryError(message, kind="refused", path=self.path)
+        return QueryError(_failure(error), path=self.path)
+
+
+def _checked(sql: str) -> str:
+    """`sql` as one statement that Python can hand to SQLite. Raises QueryError."""
+    if "\0" in sql:
+        raise QueryError("the SQL has a NUL character in it", kind="refused")
+    if any("\ud800" <= character <= "\udfff" for character in sql):
+        raise QueryError("the SQL has characters in it that are not valid Unicode", kind="refused")
+    statement = bare_statement(sql)
+    if not statement:
+        raise QueryError("the SQL is empty. Write one SELECT statement", kind="refused")
+    return statement
+
+
+def _cut(row: Row, max_cell_bytes: int) -> tuple[Row, int, bool]:
+    """The row with its long cells cut, its size, and whether a cell was cut."""
+    n_bytes = 0
+    is_cut = False
+    for cell in row:
+        if isinstance(cell, (str, bytes)):
+            n_bytes += min(len(cell), max_cell_bytes)
+            is_cut |= len(cell) > max_cell_bytes
+        else:
+            n_bytes += 8
+    if is_cut:
+        row = tuple(cell[:max_cell_bytes] if isinstance(cell, (str, bytes)) else cell for cell in row)
+    return row, n_bytes, is_cut
+
+
+_FAILURES = {
+    sqlite3.SQLITE_BUSY: "another program is writing to the database. Try again",
+    sqlite3.SQLITE_LOCKED: "another program is writing to the database. Try again",
+    sqlite3.SQLITE_READONLY: ONLY_READING,
+    sqlite3.SQLITE_TOOBIG: (
+        f"a value is too long: more than {VALUE_BYTES // _MEBIBYTE} MiB where functions work on it, or more than "
+        f"{STORED_VALUE_BYTES // _MEBIBYTE} MiB. Leave that column out"
+    ),
+    sqlite3.SQLITE_CORRUPT: "the database file is damaged where this query reads it",
+    sqlite3.SQLITE_NOTADB: "the database file is damaged where this query reads it",
+    sqlite3.SQLITE_IOERR: "the database file cannot be read where this query reads it",
+    sqlite3.SQLITE_FULL: "the query needs more disk space for its temporary files than there is. Make it simpler",
+}
+
+
+def _failure(error: Exception) -> str:
+    """What went wrong, in one line that is the same with every version of SQLite and Python."""
+    if isinstance(error, MemoryError):
+        return "the query is too large. Make it simpler"
+    if isinstance(error, UnicodeError):
+        return "a name is not valid UTF-8. Name the columns one by one, with AS"
+    message = _FAILURES.get(error_code(error)) or " ".join(str(error).split())
+    return re.sub(r'^(no such column: )"?(.*?)"? - should this be .*', r"\1\2", message)

@@ -6,12 +6,16 @@ import collections
 import dataclasses
 import difflib
 import functools
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
-from sqale_edge.sql_text import unquote_name
+from sqale_edge.errors import QueryError
+from sqale_edge.sql_text import unquote_name, visible
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqale_edge.database import Database
+    from sqale_edge.episode import Cell
 
 Kind = Literal["table", "view", "virtual", "shadow", "internal"]
 
@@ -35,38 +39,35 @@ class Relation:
     sql: str
 
 
-_SCHEMA_TABLE = "(type text, name text, tbl_name text, rootpage integer, sql text)"
-_SCHEMA_TABLES = tuple(Relation(name, "internal", f"CREATE TABLE {name}{_SCHEMA_TABLE}") for name in ("sqlite_master", "sqlite_schema"))
+_SCHEMA_COLUMNS = "(type text, name text, tbl_name text, rootpage integer, sql text)"
+_SCHEMA_TABLES = tuple(
+    Relation(name, "internal", f"CREATE TABLE {name}{_SCHEMA_COLUMNS}") for name in ("sqlite_master", "sqlite_schema")
+)
+
+# Which relations are listed, and in which order. The reference's choice is unknown, so it is made here and nowhere
+# else.
+LISTED_KINDS: tuple[Kind, ...] = ("table", "view", "virtual")
+LISTING_ORDER = "rowid"
 
 
 class Schema:
-    """The schema of a database at one moment; `Schema.of` reads it again when it has changed."""
+    """The schema of a database at one moment. Foreign keys and columns are read when they are first asked for."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        shadows = {row[0] for row in database.read("SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'shadow'")}
-        rows = database.read("SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY rowid")
-        self.relations = tuple(Relation(str(n), _kind(str(n), str(t), str(s), n in shadows), str(s)) for n, t, s in rows)
-        everything = (*_SCHEMA_TABLES, *self.relations)
+        rows = database.read(
+            f"SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY {LISTING_ORDER}"
+        )
+        shadows = _shadow_names(database)
+        self.relations = tuple(_relation(str(name), str(type_), str(sql or ""), shadows) for name, type_, sql in rows)
+        self.names = tuple(relation.name for relation in self.relations if relation.kind in LISTED_KINDS)
+        everything = (*self.relations, *_SCHEMA_TABLES)
         self._by_name = {relation.name: relation for relation in everything}
-        self._by_folded = {relation.name.lower(): relation for relation in reversed(everything)}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Tables and views in the order of their creation, without SQLite's own and without shadow tables."""
-        return tuple(relation.name for relation in self.relations if relation.kind not in ("shadow", "internal"))
+        self._by_key = {_key(relation.name): relation for relation in reversed(everything)}
 
     def find(self, name: str) -> Relation | None:
         """The relation that `name` means, also in other case, quoted, with `main.` before or `;` behind it."""
-        for spelling in spellings(name):
-            found = self._by_name.get(spelling) or self._by_folded.get(spelling.lower())
-            if found:
-                return found
-        return None
-
-    def close_names(self, name: str) -> list[str]:
-        """Up to three names that resemble `name`, the closest first."""
-        return close_matches(name, self.names)
+        return self._by_name.get(name) or next((self._by_key[key] for key in _keys(name) if key in self._by_key), None)
 
     def columns(self, relation: Relation) -> tuple[str, ...]:
         """The names of its columns, hidden ones left out. Raises QueryError for a broken view or a missing module."""
@@ -86,16 +87,15 @@ class Schema:
         return tuple(self._foreign_key(child, pairs) for (child, _), pairs in grouped.items())
 
     def _foreign_key(self, child: str, pairs: list[tuple[str, str, str | None]]) -> ForeignKey:
+        columns = tuple(column for _, column, _ in pairs)
+        named = [name for *_, name in pairs if name is not None]
         parent = self.find(pairs[0][0])
-        named = tuple(name for *_, name in pairs if name is not None)
-        if parent is None:
-            return ForeignKey(child, tuple(pair[1] for pair in pairs), pairs[0][0], named)
-        actual = {name.lower(): name for name in self.columns(parent)} if parent.kind == "table" else {}
-        if not named:
-            rows = self._database.read("SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk", (parent.name,))
-            named = tuple(str(row[0]) for row in rows)
-        columns = tuple(actual.get(name.lower(), name) for name in named)
-        return ForeignKey(child, tuple(pair[1] for pair in pairs), parent.name, columns)
+        if parent is None or parent.kind != "table":
+            return ForeignKey(child, columns, parent.name if parent else pairs[0][0], tuple(named))
+        rows = self._database.read("SELECT name, pk FROM pragma_table_xinfo(?) ORDER BY pk", (parent.name,))
+        actual = {_key(str(name)): str(name) for name, _ in rows}
+        primary = [str(name) for name, position in rows if position]
+        return ForeignKey(child, columns, parent.name, tuple(actual.get(_key(name), name) for name in named or primary))
 
     @functools.cached_property
     def _neighbours(self) -> dict[str, dict[str, list[ForeignKey]]]:
@@ -107,7 +107,7 @@ class Schema:
         return neighbours
 
     def join_path(self, start: str, end: str) -> list[str] | None:
-        """The names on a shortest way from `start` to `end` along foreign keys, both ends included; None if there is none."""
+        """The names on a shortest way from `start` to `end` along foreign keys, with both ends, or None."""
         came_from = {start: start}
         queue = collections.deque([start])
         while queue and end not in came_from:
@@ -127,30 +127,58 @@ class Schema:
         """The foreign keys from either to the other."""
         return self._neighbours.get(one, {}).get(other, [])
 
-    @classmethod
-    def of(cls, database: Database) -> Self:
-        """The schema as it is now."""
-        return cls(database)
+
+def find_name(name: str, names: Sequence[str]) -> str | None:
+    """The one of `names` that `name` means, also in other case or quoted."""
+    if name in names:
+        return name
+    by_key = {_key(known): known for known in reversed(names)}
+    return next((by_key[key] for key in _keys(name) if key in by_key), None)
 
 
-def spellings(name: str) -> list[str]:
-    """What `name` may stand for, likeliest first: itself, then without blanks, `;`, `main.` and quotes around it."""
+def close_names(name: str, names: Sequence[str]) -> list[str]:
+    """Up to three of `names` that resemble `name`, the closest first."""
+    by_key = {_key(known): known for known in names if len(known) <= _LONGEST_COMPARED}
+    return [
+        by_key[match] for match in difflib.get_close_matches(_key(name[:_LONGEST_COMPARED]), by_key, n=3, cutoff=0.6)
+    ]
+
+
+_LONGEST_COMPARED = 100
+
+
+def _key(name: str) -> str:
+    """Equal for names that mean the same: without case, and as they look on one line."""
+    return visible(name).lower()
+
+
+def _keys(name: str) -> list[str]:
+    """What `name` may stand for, likeliest first: itself; without blanks, `;`, quotes and `main.` around it."""
     stripped = name.strip().rstrip(";").strip()
     without_schema = stripped[5:] if stripped.lower().startswith("main.") else stripped
-    return [name, stripped, unquote_name(stripped), unquote_name(without_schema)]
+    return [
+        _key(spelling)
+        for spelling in (name, stripped, unquote_name(stripped), without_schema, unquote_name(without_schema))
+    ]
 
 
-def close_matches(name: str, names: tuple[str, ...]) -> list[str]:
-    """Up to three of `names` that resemble `name`, the closest first."""
-    by_folded = {known.lower(): known for known in names}
-    return [by_folded[match] for match in difflib.get_close_matches(name.lower(), by_folded, n=3, cutoff=0.6)]
+def _relation(name: str, type_: str, sql: str, shadows: set[Cell]) -> Relation:
+    kind: Kind = "virtual" if sql.lower().startswith("create virtual") else "table"
+    if type_ == "view":
+        kind = "view"
+    elif name.lower().startswith("sqlite_"):
+        kind = "internal"
+    elif name in shadows:
+        kind = "shadow"
+    return Relation(name, kind, sql)
 
 
-def _kind(name: str, kind: str, sql: str, is_shadow: bool) -> Kind:
-    if kind == "view":
-        return "view"
-    if name.lower().startswith("sqlite_"):
-        return "internal"
-    if is_shadow:
-        return "shadow"
-    return "virtual" if sql.lower().startswith("create virtual") else "table"
+def _shadow_names(database: Database) -> set[Cell]:
+    """The tables that hold the data of virtual tables; unknown before SQLite 3.37, and where a module is missing."""
+    try:
+        return {
+            row[0]
+            for row in database.read("SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'shadow'")
+        }
+    except QueryError:
+        return set()

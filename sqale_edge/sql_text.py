@@ -1,7 +1,7 @@
-"""SQL as text: its tokens, quoted names, one statement without its trailing semicolons, a statement on one line.
+"""Text on one line: SQL with its tokens, quoted names, and characters that would break a line.
 
-Nothing here decides what may run; the database does that. Text is only taken apart far enough to tell literals, quoted names and
-comments from the rest, so that white space can be collapsed without touching a value.
+Nothing here decides what may run; the database does that. Text is only taken apart far enough to tell literals,
+quoted names and comments from the rest, so that white space can be collapsed without touching a value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOKEN = re.compile(
 
 
 def tokens(sql: str) -> Iterator[tuple[str, str]]:
-    """The tokens of `sql` as (kind, text), kind one of quoted, comment, space, word, other; joined they are `sql` again."""
+    """The tokens of `sql` as (kind, text); kind: quoted, comment, space, word or other. Joined they are `sql`."""
     for match in _TOKEN.finditer(sql):
         yield match.lastgroup or "other", match.group()
 
@@ -54,13 +54,24 @@ def bare_statement(sql: str) -> str:
 
 def one_line(sql: str) -> str:
     """`sql` with white space collapsed outside literals and quoted names, and `-- text` comments as `/* text */`."""
-    line = ""
+    pieces = []
     for kind, text in tokens(sql):
         if kind == "comment":
             body = text[2:] if text.startswith("--") else text[2:].removesuffix("*/")
-            line += "/* " + " ".join(body.replace("*/", "* /").split()) + " */"
+            pieces += [" ", f"/* {' '.join(body.replace('*/', '* /').split())} */", " "]
         else:
-            line += " " if kind == "space" else text
-        if kind == "space":
-            line = line.rstrip(" ") + " "
-    return line.strip()
+            pieces.append(" " if kind == "space" else visible(text))
+    kept = [piece for before, piece in zip(["", *pieces], pieces, strict=False) if piece != " " or before != " "]
+    return "".join(kept).strip()
+
+
+# Everything that could start a new line, end a text or steer a terminal; a tab stays.
+_INVISIBLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    r"""`text` on one line: line ends as `\n`, other controls as `\x1b`, bytes that were not UTF-8 as U+FFFD."""
+    if text.isprintable():
+        return text
+    return _SURROGATE.sub("\ufffd", _INVISIBLE.sub(lambda match: match.group().encode("unicode_escape").decode(), text))

@@ -1,29 +1,101 @@
-"""Opening a SQLite file so that neither it nor anything beside it changes."""
+"""Opening a SQLite file so that neither it nor anything beside it changes.
+
+`mode=ro` alone does not do that: of a database in WAL mode it creates the `-wal` and `-shm` files. So the way of
+reading is chosen:
+
+| the file | how it is read |
+|---|---|
+| rollback journal | under SQLite's locks |
+| WAL mode, no `-wal` or an empty one | `immutable`, without locks; `has_changed` tells afterwards whether that held |
+| WAL mode, a `-wal` and a `-shm` | shared with the program that writes, whose `-shm` is only read |
+| WAL mode, a `-wal` without a `-shm` (a copied or crashed database) | a private copy of both |
+| a journal that a crashed program left | a private copy of both, rolled back |
+
+The files are not opened except through SQLite while it could hold locks on them: closing a file drops the locks that
+the same process has on it (POSIX), also those of a program that embeds this package.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import os
+import shutil
 import sqlite3
+import stat
 import urllib.parse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqale_edge.errors import DatabaseOpenError
+from sqale_edge.private_files import PrivateDirectory
 
 if TYPE_CHECKING:
-    from pathlib import Path, PurePath
+    from pathlib import PurePath
 
 BUSY_TIMEOUT_S = 2.0
 
+MAGIC = b"SQLite format 3\0"
+
+# What the files look like from outside: identity, size and time of the database, of its -wal and of its -journal.
+Signature = tuple[tuple[int, int, int, int] | None, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenFile:
+    """An open database file.
+
+    Attributes:
+        is_locked: SQLite's locks keep a reader from seeing half of a change.
+        note: What the person should know about the way of reading; mostly empty.
+    """
+
+    path: Path
+    connection: sqlite3.Connection
+    signature: Signature
+    is_locked: bool = True
+    note: str = ""
+    directory: PrivateDirectory | None = None
+
+    def has_changed(self) -> bool:
+        """The file, its `-wal` or its `-journal` is not what it was when it was opened."""
+        return _signature(self.path) != self.signature
+
+    def close(self) -> None:
+        """Close the connection, and delete what was private."""
+        self.connection.close()
+        if self.directory:
+            self.directory.remove()
+
+
+def open_file(path: Path, directory: PrivateDirectory | None = None) -> OpenFile:
+    """The SQLite file `path`, read-only. `directory` is removed when it is closed. Raises DatabaseOpenError."""
+    _check_file(path)
+    absolute = path.absolute()
+    signature = _signature(absolute)
+    try:
+        if not _is_wal(absolute):
+            return OpenFile(absolute, _connect_and_read(absolute), signature, directory=directory)
+        if not signature[1] or signature[1][2] == 0:
+            return OpenFile(
+                absolute, _connect_and_read(absolute, immutable=1), signature, is_locked=False, directory=directory
+            )
+        return OpenFile(absolute, _connect_and_read(absolute), signature, directory=directory)
+    except sqlite3.Error as error:
+        if error_code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            return _open_copy(absolute)
+        raise _open_error(path, error) from error
+
 
 def sqlite_uri(path: PurePath, **parameters: object) -> str:
-    """The URI of an absolute `path`. SQLite takes nothing of the path for a parameter, and creates nothing with `mode="ro"`."""
+    """The URI of an absolute `path`, in which SQLite takes nothing of the path for a parameter."""
     text = path.as_posix()
-    prefix = "file://" if text.startswith("/") else "file:///"  # a drive letter; a UNC path has its own two slashes
-    return prefix + urllib.parse.quote(text, safe="/:", errors="surrogateescape") + "?" + urllib.parse.urlencode(parameters)
+    prefix = "file://" if text.startswith("/") else "file:///"  # a drive letter; a UNC path brings its own two slashes
+    return prefix + urllib.parse.quote(os.fsencode(text), safe="/:") + "?" + urllib.parse.urlencode(parameters)
 
 
 def connect(path: PurePath, **parameters: object) -> sqlite3.Connection:
-    """A connection that any thread may use, without transactions of Python's own and without a cache of prepared statements.
+    """A connection for any thread, without transactions of Python's own and without a cache of prepared statements.
 
     A statement is authorized when it is prepared: a cached one would run without being asked about again.
     """
@@ -39,20 +111,158 @@ def connect(path: PurePath, **parameters: object) -> sqlite3.Connection:
     return connection
 
 
-def open_read_only(path: Path) -> sqlite3.Connection:
-    """A read-only connection to the SQLite file `path`. Raises DatabaseOpenError."""
-    if not path.is_file():
-        raise DatabaseOpenError(f"there is no database file {str(path)!r}", path=path, hint="check the path")
-    connection = connect(path.absolute(), mode="ro")
-    try:
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.Error as error:
-        with contextlib.suppress(sqlite3.Error):
-            connection.close()
-        raise DatabaseOpenError(f"cannot read {str(path)!r}: {error}", path=path) from error
-    return connection
+def error_code(error: Exception) -> int:
+    """SQLite's primary result code; 0 for an error that is not SQLite's."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def _decode(text: bytes) -> str:
     """Text as SQLite stores it; what is not UTF-8 stays recognisable and lossless."""
     return text.decode("utf-8", "surrogateescape")
+
+
+def _connect_and_read(path: Path, **parameters: object) -> sqlite3.Connection:
+    # readonly_shm: never create or write the shared memory of a database in WAL mode.
+    connection = connect(path, mode="ro", readonly_shm=1, **parameters)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_wal(path: Path) -> bool:
+    """Without locks SQLite refuses a database in WAL mode before it touches a file. Other faults are found later."""
+    try:
+        _connect_and_read(path, nolock=1).close()
+    except sqlite3.Error as error:
+        return error_code(error) == sqlite3.SQLITE_CANTOPEN
+    return False
+
+
+def _signature(path: Path) -> Signature:
+    return tuple(_file_signature(Path(f"{path}{suffix}")) for suffix in ("", "-wal", "-journal"))
+
+
+def _file_signature(path: Path) -> tuple[int, int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _open_copy(path: Path) -> OpenFile:
+    """`path` with its `-wal` or `-journal`, copied, recovered and opened.
+
+    No other program has them open: there would be a `-shm`, or a lock. `_copy` looks again all the same.
+    """
+    directory = PrivateDirectory()
+    try:
+        signature = _copy(path, directory.path / "copy")
+        with contextlib.closing(connect(directory.path / "copy", mode="rw")) as connection:
+            connection.execute("PRAGMA journal_mode=delete").fetchone()
+        connection = _connect_and_read(directory.path / "copy")
+    except sqlite3.Error as error:
+        directory.remove()
+        raise _open_error(path, error) from error
+    except OSError as error:
+        directory.remove()
+        raise DatabaseOpenError(f"{str(path)!r} cannot be copied: {error.strerror}", path=path) from error
+    except BaseException:
+        directory.remove()
+        raise
+    note = (
+        f"{path.name} was left in the middle of a change; a private copy is read, with that change completed or undone"
+    )
+    return OpenFile(path, connection, signature, note=note, directory=directory)
+
+
+def _copy(path: Path, target: Path, *, attempts: int = 5) -> Signature:
+    for _ in range(attempts):
+        before = _signature(path)
+        for suffix, part in zip(("", "-wal", "-journal"), before, strict=True):
+            if part:
+                copied = shutil.copyfile(f"{path}{suffix}", f"{target}{suffix}")
+                if Path(copied).stat().st_size != part[2]:
+                    break
+        else:
+            if _signature(path) == before:
+                return before
+    raise DatabaseOpenError(
+        f"{str(path)!r} changes while it is copied", path=path, hint="try again when the other program has finished"
+    )
+
+
+def _check_file(path: Path) -> None:
+    """Raises DatabaseOpenError for what SQLite would describe badly."""
+    name = repr(str(path))
+    try:
+        found = path.stat()
+    except FileNotFoundError as error:
+        raise DatabaseOpenError(f"there is no file {name}", path=path, hint="check the path") from error
+    except (OSError, ValueError) as error:
+        raise DatabaseOpenError(f"{name} cannot be read: {getattr(error, 'strerror', error)}", path=path) from error
+    if stat.S_ISDIR(found.st_mode):
+        raise DatabaseOpenError(f"{name} is a directory", path=path, hint="name a database file in it")
+    if not stat.S_ISREG(found.st_mode):
+        raise DatabaseOpenError(f"{name} is not a regular file", path=path)
+    if not os.access(path, os.R_OK):
+        raise DatabaseOpenError(f"{name} may not be read: permission denied", path=path)
+    if found.st_size == 0:
+        raise DatabaseOpenError(
+            f"{name} is empty (0 bytes)", path=path, hint="a database that holds tables has at least 512 bytes"
+        )
+
+
+def _open_error(path: Path, error: sqlite3.Error) -> DatabaseOpenError:
+    name = repr(str(path))
+    code = error_code(error)
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return DatabaseOpenError(
+            f"{name} is locked by another program", path=path, hint="try again when it has finished writing"
+        )
+    with path.open("rb") as file:
+        head = file.read(4096)
+    size = path.stat().st_size
+    if code == sqlite3.SQLITE_CORRUPT:
+        page_size = int.from_bytes(head[16:18], "big")
+        promised = int.from_bytes(head[28:32], "big") * (65536 if page_size == 1 else page_size)
+        if promised > size or size < 512:
+            return DatabaseOpenError(
+                f"{name} is truncated: it has {size} bytes of {max(promised, 512)}", path=path, hint="get it again"
+            )
+        return DatabaseOpenError(
+            f"{name} is damaged", path=path, hint="restore it from a backup, or try SQLite's .recover command"
+        )
+    if head.startswith(MAGIC) and (max(head[18:20]) > 2 or "unsupported file format" in str(error)):
+        message = f"{name} has a newer file format than SQLite {sqlite3.sqlite_version} can read"
+        return DatabaseOpenError(message, path=path, hint="use a Python with a newer SQLite")
+    if code == sqlite3.SQLITE_NOTADB:
+        return DatabaseOpenError(f"{name} is {_describe(head, size)}", path=path, hint=_FOREIGN_HINT)
+    return DatabaseOpenError(f"{name} cannot be read: {error}", path=path)
+
+
+_FOREIGN_HINT = (
+    "SQLite databases are read, and files named .csv, .tsv, .json or .jsonl (also .gz); "
+    "an encrypted database has to be exported with the program that made it"
+)
+_FORMATS = {
+    b"\x1f\x8b": "compressed with gzip",
+    b"PK\3\4": "a zip archive or an office document",
+    b"%PDF": "a PDF",
+    b"PAR1": "a Parquet file",
+}
+
+
+def _describe(head: bytes, size: int) -> str:
+    """What a file is that is not a SQLite database. An encrypted one has whole pages, and bytes without any order."""
+    for magic, description in _FORMATS.items():
+        if head.startswith(magic):
+            return f"{description}, not a SQLite database"
+    if b"\0" not in head and sum(byte < 32 for byte in head.translate(None, b"\t\r\n\f")) == 0:
+        return "a text file, not a SQLite database"
+    if size % 512 == 0 and len(set(head[:512])) > 180:
+        return "encrypted (or not a SQLite database at all)"
+    return "not a SQLite database"

@@ -1,0 +1,56 @@
+"""Directories for files of this process alone: copies and imported tables.
+
+A directory is removed when its owner lets go of it, at the latest when Python ends. After a crash it stays, and the
+next start removes
+it: each holds a file that its owner keeps locked, and a directory whose file can be locked has no owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import sqlite3
+import stat
+import tempfile
+import time
+import weakref
+from pathlib import Path
+
+_PREFIX = "sqale-edge-"
+_OWNER = "owner"
+_SECONDS_TO_LOCK = 60.0  # a younger directory may not have its lock yet
+
+
+class PrivateDirectory:
+    """A new directory that only this user may read."""
+
+    def __init__(self) -> None:
+        remove_abandoned()
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        owner = sqlite3.connect(self.path / _OWNER, isolation_level=None, check_same_thread=False)
+        owner.execute("BEGIN EXCLUSIVE")
+        self._finalizer = weakref.finalize(self, _remove, self.path, owner)
+
+    def remove(self) -> None:
+        """Delete it and everything in it; a second time does nothing."""
+        self._finalizer()
+
+
+@functools.cache
+def remove_abandoned() -> None:
+    """Delete the directories of processes that died. Once in a process; what cannot be deleted is left."""
+    for directory in Path(tempfile.gettempdir()).glob(_PREFIX + "*"):
+        with contextlib.suppress(OSError, sqlite3.Error):
+            found = directory.lstat()
+            is_ours = not hasattr(os, "getuid") or found.st_uid == os.getuid()
+            if is_ours and stat.S_ISDIR(found.st_mode) and found.st_mtime < time.time() - _SECONDS_TO_LOCK:
+                with contextlib.closing(sqlite3.connect(directory / _OWNER, timeout=0, isolation_level=None)) as owner:
+                    owner.execute("BEGIN EXCLUSIVE")
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _remove(path: Path, owner: sqlite3.Connection) -> None:
+    owner.close()
+    shutil.rmtree(path, ignore_errors=True)
