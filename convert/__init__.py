@@ -1,9 +1,22 @@
-"""Conversion: a Hugging Face checkpoint of Qwen3.5 becomes GGUF files, without torch.
+"""Conversion: a Hugging Face checkpoint of Qwen3.5 becomes verified GGUF files, without torch.
 
-    from sqale_edge.convert import convert_checkpoint
-    convert_checkpoint("qwen3.5-2b-grpo-sqale", "sqale-Q4_K_M.gguf", quant="Q4_K_M")
+```python
+from sqale_edge.convert import convert_checkpoint
+
+convert_checkpoint("qwen3.5-2b-grpo-sqale", "sqale.gguf", quant="Q4_K_M")
+```
 """
 
-from .conversion import convert_checkpoint
+from .conversion import Conversion, ConvertedFile, Progress, convert_checkpoint
+from .training_prompt import TrainingPrompt
+from .verify import Verification, verify_file
 
-__all__ = ["convert_checkpoint"]
+__all__ = [
+    "Conversion",
+    "ConvertedFile",
+    "Progress",
+    "TrainingPrompt",
+    "Verification",
+    "convert_checkpoint",
+    "verify_file",
+]

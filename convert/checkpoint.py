@@ -89,7 +89,11 @@ class Checkpoint:
         """
         if not folder.is_dir():
             what = "is not a folder" if folder.exists() else "does not exist"
-            raise CheckpointError(f"{str(folder)!r} {what}", path=folder, hint="give the folder that holds config.json and model.safetensors")
+            raise CheckpointError(
+                f"{str(folder)!r} {what}",
+                path=folder,
+                hint="give the folder that holds config.json and model.safetensors",
+            )
         config = read_json(folder / "config.json")
         return cls(folder, config, _read_tensors(folder))
 
@@ -108,7 +112,9 @@ def read_bytes(path: Path, *, limit: int) -> bytes:
     """The whole of a regular file of at most `limit` bytes. Raises CheckpointError for anything else."""
     n_bytes = _file_size(path)
     if n_bytes > limit:
-        raise CheckpointError(f"{path.name} is {n_bytes:,} bytes long, more than the {limit:,} that such a file may have", path=path)
+        raise CheckpointError(
+            f"{path.name} is {n_bytes:,} bytes long, more than the {limit:,} that such a file may have", path=path
+        )
     try:
         return path.read_bytes()
     except OSError as error:
@@ -161,7 +167,9 @@ def _read_tensors(folder: Path) -> dict[str, StoredTensor]:
     single, index = folder / _SINGLE, folder / _INDEX
     if single.exists() and index.exists():
         raise CheckpointError(
-            f"{_SINGLE} and {_INDEX} are both there, and which of them counts would be a guess", path=folder, hint="remove the stale one"
+            f"{_SINGLE} and {_INDEX} are both there, and which of them counts would be a guess",
+            path=folder,
+            hint="remove the stale one",
         )
     if index.exists():
         return _read_shards(folder, read_json(index))
@@ -179,22 +187,32 @@ def _read_shards(folder: Path, index: dict[str, Any]) -> dict[str, StoredTensor]
     """The tensors of all shards that the index names; each exactly where the index says."""
     path = folder / _INDEX
     weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(shard, str) for shard in weight_map.values()):
+    if (
+        not isinstance(weight_map, dict)
+        or not weight_map
+        or not all(isinstance(shard, str) for shard in weight_map.values())
+    ):
         raise CheckpointError(f"{_INDEX} has no weight_map from tensor names to files", path=path)
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted(set(weight_map.values())):
-        if not shard.endswith(".safetensors") or any(character in shard for character in '/\\:\0'):
-            raise CheckpointError(f"{_INDEX} names the shard {shard!r}, which is not a .safetensors file of this folder", path=path)
+        if not shard.endswith(".safetensors") or any(character in shard for character in "/\\:\0"):
+            raise CheckpointError(
+                f"{_INDEX} names the shard {shard!r}, which is not a .safetensors file of this folder", path=path
+            )
         for tensor in _read_header(folder / shard):
             if tensor.name in tensors:
-                raise CheckpointError(f"{tensor.name!r} is in {tensors[tensor.name].path.name} and in {shard}", path=path)
+                raise CheckpointError(
+                    f"{tensor.name!r} is in {tensors[tensor.name].path.name} and in {shard}", path=path
+                )
             tensors[tensor.name] = tensor
             if weight_map.get(tensor.name) != shard:
                 listed = weight_map.get(tensor.name, "no shard")
                 raise CheckpointError(f"{tensor.name!r} is in {shard}, but {_INDEX} says {listed}", path=path)
     if missing := weight_map.keys() - tensors.keys():
         name = min(missing)
-        raise CheckpointError(f"{_INDEX} says that {weight_map[name]} holds {name!r}, which it does not{_and_more(missing)}", path=path)
+        raise CheckpointError(
+            f"{_INDEX} says that {weight_map[name]} holds {name!r}, which it does not{_and_more(missing)}", path=path
+        )
     return tensors
 
 
@@ -211,7 +229,9 @@ def _read_header(path: Path) -> list[StoredTensor]:
             prefix = file.read(8)
             n_header = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else -1
             if not 0 < n_header <= min(_HEADER_LIMIT, n_bytes - 8):
-                raise CheckpointError(f"{path.name} is truncated or not safetensors: {n_bytes:,} bytes, header of {n_header:,}", path=path)
+                raise CheckpointError(
+                    f"{path.name} is truncated or not safetensors: {n_bytes:,} bytes, header of {n_header:,}", path=path
+                )
             text = file.read(n_header)
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read: {error.strerror}", path=path) from error
@@ -227,14 +247,17 @@ def _read_entry(name: str, entry: Any, path: Path, start: int) -> StoredTensor:
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (TypeError, KeyError, ValueError) as error:
-        raise CheckpointError(f"the header of {path.name} describes {name!r} with neither dtype, shape nor data_offsets", path=path) from error
+        raise CheckpointError(
+            f"the header of {path.name} describes {name!r} with neither dtype, shape nor data_offsets", path=path
+        ) from error
     sizes = {**_OTHER_SIZES, **{dtype: np.dtype(kind).itemsize for dtype, kind in DTYPES.items()}}
     if not isinstance(dtype, str) or dtype not in sizes:
         raise CheckpointError(f"{name!r} in {path.name} is of the unknown type {dtype!r}", path=path)
     is_sound = isinstance(shape, list) and all(type(number) is int and number >= 0 for number in [*shape, begin, end])
     if not is_sound or math.prod(shape) * sizes[dtype] != end - begin:
         raise CheckpointError(
-            f"{name!r} in {path.name} has shape {shape!r} of {dtype}, but bytes {begin!r} to {end!r}: one of them lies", path=path
+            f"{name!r} in {path.name} has shape {shape!r} of {dtype}, but bytes {begin!r} to {end!r}: one of them lies",
+            path=path,
         )
     return StoredTensor(name, dtype, tuple(shape), path, start + begin, end - begin)
 
@@ -245,7 +268,13 @@ def _check_layout(tensors: list[StoredTensor], path: Path, start: int, n_bytes: 
     for tensor in sorted(tensors, key=lambda tensor: (tensor.offset, tensor.n_bytes)):
         if tensor.offset != end:
             what = "overlaps the tensor before it" if tensor.offset < end else "leaves a gap before it"
-            raise CheckpointError(f"{tensor.name!r} in {path.name} {what}: it starts at byte {tensor.offset:,}, not {end:,}", path=path)
+            raise CheckpointError(
+                f"{tensor.name!r} in {path.name} {what}: it starts at byte {tensor.offset:,}, not {end:,}", path=path
+            )
         end += tensor.n_bytes
     if end != n_bytes:
-        raise CheckpointError(f"{path.name} is {n_bytes:,} bytes long, but its tensors end at {end:,}", path=path, hint="download it again")
+        raise CheckpointError(
+            f"{path.name} is {n_bytes:,} bytes long, but its tensors end at {end:,}",
+            path=path,
+            hint="download it again",
+        )

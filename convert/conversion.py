@@ -1,33 +1,276 @@
-"""`convert_checkpoint`: everything between a folder and a finished GGUF file."""
+"""`convert_checkpoint`: from a folder to finished, verified GGUF files.
+
+Everything that can be known beforehand is checked before anything is written: the checkpoint, the target, the disk. Then one pass over the weights
+writes a BF16 file aside, llama.cpp quantizes that, each result is read back and run, and only then they get their names.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
+import re
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sqale_edge.errors import ConversionError, ModelError, QuantizationError
+from sqale_edge.llama.quantize import FILE_TYPES, HEAD_BITS, UNQUANTIZED, check_file_type
+from sqale_edge.llama.worker import run_in_child
 
 from .checkpoint import Checkpoint
-from .qwen35 import plan_tensors
+from .provenance import describe_model, find_provenance, read_sampling
+from .qwen35 import TensorPlan, plan_tensors
 from .qwen35_config import Qwen35Config
 from .tokenizer import read_vocabulary
-from .writer import write_gguf
+from .training_prompt import TrainingPrompt, read_training_prompt
+from .verify import Verification, verify_against, verify_file
+from .workspace import check_disk_space, move_into_place, open_workspace
+from .writer import Field, count_bytes, write_gguf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .provenance import Provenance
+
+_BASE = "BF16"  # what quantized files are made of, as llama.cpp's own conversion does it
+_HEAD_NAMES = {"token_embd.weight", "output.weight"}
+_QUANTIZATION_VERSION = 2  # Source: GGML_QNT_VERSION in ggml.h
 
 
-def convert_checkpoint(source: str | Path, target: str | Path, quant: str = "Q4_K_M") -> None:
-    """Convert the checkpoint in the folder `source` to the GGUF file `target`."""
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far one step is, in bytes of the file that it makes; for quantized files both are estimates."""
+
+    step: Literal["write", "quantize", "verify"]
+    file: str
+    n_done: int
+    n_total: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertedFile:
+    """One finished file."""
+
+    path: Path
+    quant: str
+    verification: Verification
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """What was made of a checkpoint.
+
+    Attributes:
+        n_dropped: Stored tensors that a text-to-SQL agent has no use for: vision tower, multi-token prediction.
+        prompt: Which training texts were found.
+        notes: What the person should know.
+    """
+
+    source: Path
+    name: str
+    repository: str | None
+    revision: str | None
+    files: tuple[ConvertedFile, ...]
+    n_dropped: int
+    prompt: TrainingPrompt
+    notes: tuple[str, ...]
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain JSON types."""
+        report = dataclasses.asdict(self)
+        report["source"] = str(self.source)
+        for entry in report["files"]:
+            entry["path"] = str(entry["path"])
+        return report
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """Everything that is known before writing starts."""
+
+    fields: list[Field]
+    plans: list[TensorPlan]
+    targets: dict[str, Path]
+    threads: int | None
+    report: Callable[[Progress], None]
+
+    def estimate_bytes(self, quant: str) -> int:
+        """The size of the file; exact to a few thousandths for unquantized types, otherwise rather too large."""
+        bits = FILE_TYPES[quant].bits_per_weight
+        n_bytes = sum(len(value) + 16 for _, kind, value in self.fields if kind == "str")
+        n_bytes += sum(sum(map(len, value)) * 2 + 16 * len(value) for _, kind, value in self.fields if kind == "[str]")
+        for plan in self.plans:
+            if quant in UNQUANTIZED or plan.is_f32:
+                n_bytes += count_bytes(plan, "F32" if plan.is_f32 else quant)  # type: ignore[arg-type]
+            else:
+                n_bytes += int(math.prod(plan.shape) * (max(bits, HEAD_BITS) if plan.name in _HEAD_NAMES else bits) / 8)
+        return n_bytes
+
+
+def convert_checkpoint(
+    source: str | Path,
+    target: str | Path,
+    quant: str | Sequence[str] = "Q4_K_M",
+    *,
+    overwrite: bool = False,
+    training_prompt: bool = True,
+    name: str | None = None,
+    repository: str | None = None,
+    revision: str | None = None,
+    threads: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Conversion:
+    """Convert the checkpoint in the folder `source`.
+
+    Args:
+        source: Holds `config.json`, the weights as safetensors, `tokenizer.json`; a `sqale_agent.py` is read for the training prompt.
+        target: A file ending in `.gguf`; or a folder, or a name with `{quant}` in it, as several file types need.
+        quant: One or several of llama.cpp's file types, by name.
+        overwrite: Replace files that exist.
+        training_prompt: False leaves `sqale_agent.py` alone, for one that cannot be read.
+        name, repository, revision: Of the model, where the folder does not tell, or tells it wrong.
+        threads: For quantizing; None takes as many as this process has CPUs.
+        on_progress: Called often; what it raises stops the conversion.
+
+    Raises:
+        ConversionError: Something is wrong with the checkpoint or the target; nothing was written, or nothing is left of it.
+    """
+    start = time.perf_counter()
     source, target = Path(source), Path(target)
     checkpoint = Checkpoint.open(source)
     config = Qwen35Config.from_json(checkpoint.config, source / "config.json")
-    plans, _ = plan_tensors(config, checkpoint.tensors, source)
+    plans, dropped = plan_tensors(config, checkpoint.tensors, source)
     vocabulary = read_vocabulary(checkpoint, config.n_vocab)
+    provenance = find_provenance(source, name=name, repository=repository, revision=revision)
+    prompt = (
+        read_training_prompt(source)
+        if training_prompt
+        else TrainingPrompt({}, {}, (), ("the training prompt was left out",))
+    )
     fields = [
-        ("general.architecture", "str", "qwen35"),
-        ("general.type", "str", "model"),
-        ("general.name", "str", source.resolve().name),
-        ("general.file_type", "u32", {"F32": 0, "F16": 1, "BF16": 32}[quant]),
-        ("general.quantization_version", "u32", 2),
+        *describe_model(plans),
+        *provenance.to_metadata(),
+        *read_sampling(checkpoint),
         *config.to_metadata(),
         *vocabulary.to_metadata(),
+        *prompt.to_metadata(),
     ]
-    aside = target.with_name(f".{target.name}.part")
-    write_gguf(aside, fields, plans, quant, lambda _: None)
-    os.replace(aside, target)
+    quants = dict.fromkeys(check_file_type(each) for each in ([quant] if isinstance(quant, str) else quant))
+    targets = _choose_targets(target, list(quants), provenance, overwrite=overwrite)
+    job = _Job(fields, plans, targets, threads, on_progress or (lambda _: None))
+    files = _run(job)
+    notes = (
+        *prompt.notes,
+        *(["there is no chat template: the runtime uses ChatML"] if vocabulary.chat_template is None else []),
+    )
+    return Conversion(
+        source,
+        provenance.name,
+        provenance.repository,
+        provenance.revision,
+        files,
+        len(dropped),
+        prompt,
+        notes,
+        time.perf_counter() - start,
+    )
+
+
+def _choose_targets(target: Path, quants: list[str], provenance: Provenance, *, overwrite: bool) -> dict[str, Path]:
+    """Where each file goes. Raises ConversionError for a place where it cannot or should not."""
+    if target.is_dir():
+        target /= re.sub(r"[^\w.-]+", "-", provenance.name) + "-{quant}.gguf"
+    if len(quants) > 1 and "{quant}" not in target.name:
+        raise ConversionError(
+            f"{len(quants)} file types cannot all go to {str(target)!r}",
+            path=target,
+            hint="give a folder, or a name with {quant} in it",
+        )
+    if target.suffix != ".gguf":
+        raise ConversionError(
+            f"the target {str(target)!r} does not end in .gguf",
+            path=target,
+            hint="llama.cpp programs expect that ending",
+        )
+    if not target.parent.is_dir():
+        raise ConversionError(f"the folder {str(target.parent)!r} does not exist", path=target, hint="make it first")
+    targets = {quant: target.with_name(target.name.replace("{quant}", quant)) for quant in quants}
+    for path in targets.values():
+        if path.is_dir():
+            raise ConversionError(f"{str(path)!r} is a folder", path=path)
+        if os.path.lexists(path) and not overwrite:
+            raise ConversionError(
+                f"{str(path)!r} exists already", path=path, hint="choose another name, or overwrite it with --overwrite"
+            )
+    return targets
+
+
+def _run(job: _Job) -> tuple[ConvertedFile, ...]:
+    """Write, quantize, verify, and move everything into place at the end."""
+    folder = next(iter(job.targets.values())).parent
+    direct = [quant for quant in job.targets if quant in UNQUANTIZED]
+    if len(direct) < len(job.targets) and _BASE not in direct:
+        direct.append(_BASE)
+    written = [*direct, *(quant for quant in job.targets if quant not in UNQUANTIZED)]
+    check_disk_space(folder, [(quant, job.estimate_bytes(quant)) for quant in written])
+    seconds = {}
+    with open_workspace(folder) as workspace:
+        paths = {
+            quant: workspace / (job.targets[quant].name if quant in job.targets else f"{quant}.gguf")
+            for quant in written
+        }
+        for quant in written:
+            start = time.perf_counter()
+            if quant in UNQUANTIZED:
+                _write(job, paths[quant], quant)
+            else:
+                _quantize(job, paths[_BASE], paths[quant], quant)
+            verify_against(paths[quant], job.fields, job.plans, quant)
+            seconds[quant] = time.perf_counter() - start
+        files = []
+        for quant, target in job.targets.items():
+            start = time.perf_counter()
+            n_bytes = paths[quant].stat().st_size
+            job.report(Progress("verify", target.name, 0, n_bytes))
+            verification = verify_file(paths[quant])
+            job.report(Progress("verify", target.name, n_bytes, n_bytes))
+            files.append(ConvertedFile(target, quant, verification, seconds[quant] + time.perf_counter() - start))
+        for quant, target in job.targets.items():
+            move_into_place(paths[quant], target)
+    return tuple(files)
+
+
+def _write(job: _Job, path: Path, quant: str) -> None:
+    """One unquantized file, straight from the checkpoint."""
+    n_total = sum(count_bytes(plan, quant) for plan in job.plans)  # type: ignore[arg-type]
+    n_done = 0
+
+    def report(n_bytes: int) -> None:
+        nonlocal n_done
+        n_done += n_bytes
+        job.report(Progress("write", path.name, n_done, n_total))
+
+    fields: list[Field] = [
+        *job.fields,
+        ("general.file_type", "u32", FILE_TYPES[quant].code),
+        ("general.quantization_version", "u32", _QUANTIZATION_VERSION),
+    ]
+    write_gguf(path, fields, job.plans, quant, report)  # type: ignore[arg-type]
+
+
+def _quantize(job: _Job, source: Path, path: Path, quant: str) -> None:
+    """One quantized file, out of the unquantized one."""
+    n_total = job.estimate_bytes(quant)
+
+    def report() -> None:
+        n_done = path.stat().st_size if path.exists() else 0
+        job.report(Progress("quantize", path.name, min(n_done, n_total), n_total))
+
+    try:
+        run_in_child("quantize", str(source.absolute()), str(path.absolute()), quant, job.threads, on_wait=report)
+    except ModelError as error:
+        raise QuantizationError(f"{path.name} could not be quantized: {error}", path=path, hint=error.hint) from error
+    job.report(Progress("quantize", path.name, n_total, n_total))

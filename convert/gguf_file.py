@@ -130,7 +130,9 @@ def _read_head(cursor: _Cursor, n_bytes: int) -> tuple[dict[str, Any], dict[str,
     end = start
     for info in sorted(tensors.values(), key=lambda info: info.offset):
         if info.offset < end or info.offset + info.n_bytes > n_bytes:
-            raise ValueError(f"{info.name!r} overlaps another tensor or ends after the file does, at byte {info.offset + info.n_bytes:,}")
+            raise ValueError(
+                f"{info.name!r} overlaps another tensor or ends after the file does, at byte {info.offset + info.n_bytes:,}"
+            )
         end = info.offset + info.n_bytes
     return fields, tensors
 

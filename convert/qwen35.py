@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from .checkpoint import Array, StoredTensor
     from .qwen35_config import Qwen35Config
 
-_ROOTS = ("model.language_model.", "language_model.model.", "model.")  # Transformers 5 writes the first, plain causal models the last.
+_ROOTS = (
+    "model.language_model.",
+    "language_model.model.",
+    "model.",
+)  # Transformers 5 writes the first, plain causal models the last.
 _DROPPED_ROOTS = ("model.visual.", "visual.", "model.mtp.", "mtp.")
 _DROPPED_ENDS = (".rotary_emb.inv_freq",)
 
@@ -74,7 +78,9 @@ def to_decay(a_log: Array) -> Array:
     return result
 
 
-def plan_tensors(config: Qwen35Config, stored: Mapping[str, StoredTensor], path: Path) -> tuple[list[TensorPlan], list[str]]:
+def plan_tensors(
+    config: Qwen35Config, stored: Mapping[str, StoredTensor], path: Path
+) -> tuple[list[TensorPlan], list[str]]:
     """A plan for every tensor of the GGUF file, in layer order, and the names of the stored tensors that are dropped.
 
     Raises:
@@ -90,7 +96,8 @@ def plan_tensors(config: Qwen35Config, stored: Mapping[str, StoredTensor], path:
         tensor = available[name]
         if tensor.shape != rule.shape:
             raise TensorShapeError(
-                f"{tensor.name!r} has shape {list(tensor.shape)}, but config.json asks for {list(rule.shape)}", path=tensor.path
+                f"{tensor.name!r} has shape {list(tensor.shape)}, but config.json asks for {list(rule.shape)}",
+                path=tensor.path,
             )
         shape = tuple(n for axis, n in enumerate(rule.shape) if axis != 1 or len(rule.shape) == 2)
         plans.append(TensorPlan(rule.name, tensor, shape, len(rule.shape) != 2, rule.rows, rule.columns, rule.change))
@@ -138,7 +145,10 @@ class _Rule:
 def _list_rules(config: Qwen35Config, *, has_head: bool) -> Iterator[_Rule]:
     """Every tensor of the model, in the order in which it is evaluated."""
     yield _Rule("embed_tokens.weight", "token_embd.weight", (config.n_vocab, config.n_embd))
-    blocks = {True: [*_common_rules(config), *_linear_rules(config)], False: [*_common_rules(config), *_attention_rules(config)]}
+    blocks = {
+        True: [*_common_rules(config), *_linear_rules(config)],
+        False: [*_common_rules(config), *_attention_rules(config)],
+    }
     for layer, is_linear in enumerate(config.is_linear):
         for rule in blocks[is_linear]:
             yield dataclasses.replace(rule, stored=f"layers.{layer}.{rule.stored}", name=f"blk.{layer}.{rule.name}")

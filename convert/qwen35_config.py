@@ -99,7 +99,9 @@ class Qwen35Config:
         if (activation := values.values.get("hidden_act", "silu")) != "silu":
             return f"hidden_act {activation!r} (supported: 'silu')"
         if value_dim != self.linear_dim:
-            return f"linear_value_head_dim {value_dim} beside linear_key_head_dim {self.linear_dim} (they must be equal)"
+            return (
+                f"linear_value_head_dim {value_dim} beside linear_key_head_dim {self.linear_dim} (they must be equal)"
+            )
         if self.n_value_heads % self.n_key_heads:
             return f"{self.n_value_heads} linear value heads for {self.n_key_heads} key heads (they must be a multiple)"
         if (width := max(self.n_value_heads * self.linear_dim, self.n_heads * self.head_dim)) > _WIDEST:
@@ -187,7 +189,11 @@ def _read_layers(values: _Values) -> tuple[bool, ...]:
     if kinds is None:
         interval = values.count("full_attention_interval", _DEFAULT_INTERVAL)
         return tuple((layer + 1) % interval != 0 for layer in range(n_layers))
-    if not isinstance(kinds, list) or len(kinds) != n_layers or any(kind not in _LAYER_KINDS for kind in map(str, kinds)):
+    if (
+        not isinstance(kinds, list)
+        or len(kinds) != n_layers
+        or any(kind not in _LAYER_KINDS for kind in map(str, kinds))
+    ):
         raise values.wrong("layer_types", f"{n_layers} times one of {', '.join(_LAYER_KINDS)}")
     return tuple(_LAYER_KINDS[kind] for kind in kinds)
 

@@ -29,7 +29,12 @@ _PATTERNS = {
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": "qwen35",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": "qwen2",
 }
-_SPECIAL_ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}  # the name in tokenizer_config.json, and in GGUF
+_SPECIAL_ROLES = {
+    "bos": "bos",
+    "eos": "eos",
+    "unk": "unknown",
+    "pad": "padding",
+}  # the name in tokenizer_config.json, and in GGUF
 _TEMPLATE_LIMIT = 1 << 20
 
 
@@ -94,7 +99,9 @@ def read_vocabulary(checkpoint: Checkpoint, n_vocab: int) -> Vocabulary:
     path = checkpoint.folder / "tokenizer.json"
     if not path.exists():
         raise CheckpointError(
-            f"no tokenizer.json in {str(checkpoint.folder)!r}", path=path, hint="copy it from the model's repository into the folder"
+            f"no tokenizer.json in {str(checkpoint.folder)!r}",
+            path=path,
+            hint="copy it from the model's repository into the folder",
         )
     tokenizer, settings = read_json(path), checkpoint.read_optional("tokenizer_config.json")
     model = tokenizer.get("model")
@@ -137,7 +144,10 @@ def _read_pattern(tokenizer: Mapping[str, Any], model: Mapping[str, Any], path: 
     regex = pattern.get("Regex") if isinstance(pattern, dict) else pattern
     if not isinstance(regex, str) or regex not in _PATTERNS:
         raise CheckpointError(
-            f"tokenizer.json splits words by {regex!r}, which is not the pattern of {' or '.join(_PATTERNS.values())}"[:400], path=path
+            f"tokenizer.json splits words by {regex!r}, which is not the pattern of {' or '.join(_PATTERNS.values())}"[
+                :400
+            ],
+            path=path,
         )
     return _PATTERNS[regex]
 
@@ -158,24 +168,35 @@ def _read_added(tokenizer: Mapping[str, Any], settings: Mapping[str, Any], path:
         if content in added:
             raise CheckpointError(f"the added token {content!r} is there twice", path=path)
         if any(entry.get(flag) for flag in ("single_word", "lstrip", "rstrip")):
-            raise CheckpointError(f"the added token {content!r} swallows white space or needs word ends, which llama.cpp cannot do", path=path)
+            raise CheckpointError(
+                f"the added token {content!r} swallows white space or needs word ends, which llama.cpp cannot do",
+                path=path,
+            )
         added[content] = entry
     return added
 
 
-def _number_tokens(plain: Mapping[str, Any], added: Mapping[str, Any], n_vocab: int, path: Path) -> tuple[list[str], list[int]]:
+def _number_tokens(
+    plain: Mapping[str, Any], added: Mapping[str, Any], n_vocab: int, path: Path
+) -> tuple[list[str], list[int]]:
     """Texts and types by id."""
     tokens: list[str | None] = [None] * n_vocab
     types: list[int] = [TokenType.UNUSED] * n_vocab
     alphabet = set(byte_alphabet())
     if missing := alphabet - plain.keys():
-        raise CheckpointError(f"tokenizer.json has no token for {len(missing)} of the 256 bytes, first {min(missing)!r}", path=path)
+        raise CheckpointError(
+            f"tokenizer.json has no token for {len(missing)} of the 256 bytes, first {min(missing)!r}", path=path
+        )
 
     def put(token: str, index: Any, kind: TokenType) -> None:
         if type(index) is not int or not 0 <= index < n_vocab:
-            raise CheckpointError(f"the token {token!r} has the id {index!r}, but the embedding has {n_vocab:,} rows"[:300], path=path)
+            raise CheckpointError(
+                f"the token {token!r} has the id {index!r}, but the embedding has {n_vocab:,} rows"[:300], path=path
+            )
         if tokens[index] not in (None, token):
-            raise CheckpointError(f"the tokens {tokens[index]!r} and {token!r} have the same id {index}"[:300], path=path)
+            raise CheckpointError(
+                f"the tokens {tokens[index]!r} and {token!r} have the same id {index}"[:300], path=path
+            )
         tokens[index], types[index] = token, kind
 
     for token, index in plain.items():
@@ -184,7 +205,9 @@ def _number_tokens(plain: Mapping[str, Any], added: Mapping[str, Any], n_vocab: 
         put(token, index, TokenType.NORMAL)
     for token, entry in added.items():
         if plain.get(token, entry["id"]) != entry["id"]:
-            raise CheckpointError(f"the token {token!r} has the ids {plain[token]!r} and {entry['id']}"[:300], path=path)
+            raise CheckpointError(
+                f"the token {token!r} has the ids {plain[token]!r} and {entry['id']}"[:300], path=path
+            )
         # Some tokens are control tokens by their form although they are not marked "special": llama.cpp's own conversion treats them so.
         is_control = entry.get("special") or (token.startswith("<|") and token.endswith("|>"))
         put(token, entry["id"], TokenType.CONTROL if is_control else TokenType.USER_DEFINED)
@@ -203,7 +226,10 @@ def _read_merges(model: Mapping[str, Any], path: Path) -> list[str]:
             raise CheckpointError(f"merge {number} of tokenizer.json is not a pair: {merge!r}"[:300], path=path)
         left, right = pair
         if left not in vocabulary or right not in vocabulary or left + right not in vocabulary:
-            raise CheckpointError(f"merge {number} of tokenizer.json, {left!r} and {right!r}, needs a token that is not there"[:300], path=path)
+            raise CheckpointError(
+                f"merge {number} of tokenizer.json, {left!r} and {right!r}, needs a token that is not there"[:300],
+                path=path,
+            )
         result.append(f"{left} {right}")
     return result
 

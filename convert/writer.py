@@ -40,7 +40,13 @@ _KINDS = {
 _EXPONENTS = {np.dtype(np.uint16): 0x7F80, np.dtype(np.float16): 0x7C00, np.dtype(np.float32): 0x7F800000}
 
 
-def write_gguf(path: Path, fields: Sequence[Field], plans: Sequence[TensorPlan], file_type: FloatType, report: Callable[[int], None]) -> None:
+def write_gguf(
+    path: Path,
+    fields: Sequence[Field],
+    plans: Sequence[TensorPlan],
+    file_type: FloatType,
+    report: Callable[[int], None],
+) -> None:
     """Write `plans` to a new file, matrices as `file_type`.
 
     Args:
@@ -88,7 +94,11 @@ def _write_head(path: Path, fields: Sequence[Field], plans: Sequence[TensorPlan]
     for plan in plans:
         kind_of_tensor = stored_type(plan, file_type)
         writer.add_tensor_info(
-            plan.name, plan.shape, np.dtype(np.float32), count_bytes(plan, file_type), gguf.GGMLQuantizationType[kind_of_tensor]
+            plan.name,
+            plan.shape,
+            np.dtype(np.float32),
+            count_bytes(plan, file_type),
+            gguf.GGMLQuantizationType[kind_of_tensor],
         )
     writer.write_header_to_file(path)
     writer.write_kv_data_to_file()

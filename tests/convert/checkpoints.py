@@ -19,11 +19,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
-PLAIN_TOKENS = ("<tool_call>", "</tool_call>", "<|fim_prefix|>", "<tool_response>", "</tool_response>", "<think>", "</think>")
-# Source: pre_tokenizer of Qwen3.5's tokenizer.json.
-PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+PLAIN_TOKENS = (
+    "<tool_call>",
+    "</tool_call>",
+    "<|fim_prefix|>",
+    "<tool_response>",
+    "</tool_response>",
+    "<think>",
+    "</think>",
 )
+# Source: pre_tokenizer of Qwen3.5's tokenizer.json.
+PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 CHAT_TEMPLATE = (
     "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}"
@@ -134,7 +140,9 @@ def write_checkpoint(
         config = {"architectures": ["Qwen3_5ForCausalLM"], "dtype": "bfloat16", **text_config}
     write_json(folder / "config.json", config)
     tensors = make_tensors(text_config, seed=seed, is_multimodal=is_multimodal)
-    write_weights(folder, {name: encode(array, dtype) for name, array in tensors.items()}, dtype=dtype, n_shards=n_shards)
+    write_weights(
+        folder, {name: encode(array, dtype) for name, array in tensors.items()}, dtype=dtype, n_shards=n_shards
+    )
     write_tokenizer(folder)
     write_json(folder / "generation_config.json", {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95})
     if agent_source is not None:
@@ -147,7 +155,10 @@ def make_tensors(config: Mapping[str, Any], *, seed: int, is_multimodal: bool) -
     rng = np.random.default_rng(seed)
     hidden, ffn = config["hidden_size"], config["intermediate_size"]
     key = config["linear_num_key_heads"] * config["linear_key_head_dim"]
-    n_value, value = config["linear_num_value_heads"], config["linear_num_value_heads"] * config["linear_value_head_dim"]
+    n_value, value = (
+        config["linear_num_value_heads"],
+        config["linear_num_value_heads"] * config["linear_value_head_dim"],
+    )
     query, kv = (config[name] * config["head_dim"] for name in ("num_attention_heads", "num_key_value_heads"))
     tensors: dict[str, np.ndarray] = {}
     root = "model.language_model." if is_multimodal else "model."
@@ -239,9 +250,21 @@ def write_tokenizer(folder: Path) -> None:
     ]
     split = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Isolated", "invert": False}
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": ""}
+    model = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": "",
+        "end_of_word_suffix": "",
+    }
     model |= {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": vocabulary, "merges": merges}
-    tokenizer = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": {"type": "NFC"}}
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": {"type": "NFC"},
+    }
     tokenizer |= {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]}}
     tokenizer |= {"post_processor": level, "decoder": level, "model": model}
     write_json(folder / "tokenizer.json", tokenizer)

@@ -1,0 +1,135 @@
+"""What an expression in someone's source is worth, as far as that is known without running it.
+
+Values are `Text`, numbers, lists of `Text`, or None where nothing is known.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from .texts import Choice, Hole, Text, decide, join_parts, split_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Names = Mapping[str, Any]
+
+MOST_ITEMS = 1 << 10  # of one list
+
+
+def evaluate(node: ast.expr | None, names: Names) -> Any:
+    """What an expression is worth: a `Text`, a number, a list, or None where that is not known."""
+    match node:
+        case ast.Constant(value=str(value)):
+            return Text((value,) if value else ())
+        case ast.Constant(value=bool() | int() | float() as value):
+            return value
+        case ast.Name(id=name):
+            return names.get(name)
+        case ast.JoinedStr(values=values):
+            return join_parts(part for value in values for part in _read_piece(value, names))
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return add(evaluate(left, names), left, evaluate(right, names), right)
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return choose(test, names, evaluate(body, names), evaluate(orelse, names))
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [read_text_of(item, names) for item in items]
+        case ast.Call():
+            return _call(node, names)
+    return None
+
+
+def _read_piece(node: ast.expr, names: Names) -> tuple[str | Hole | Choice, ...]:
+    """The parts of one piece of an f-string."""
+    if isinstance(node, ast.FormattedValue):
+        return read_text_of(node.value, names).parts if node.format_spec is None else (Hole(ast.unparse(node.value)),)
+    return read_text_of(node, names).parts
+
+
+def read_text_of(node: ast.expr, names: Names) -> Text:
+    return _to_text(evaluate(node, names), node)
+
+
+def _call(call: ast.Call, names: Names) -> Any:
+    """The harmless calls that prompts are made with; None for every other one."""
+    function = ast.unparse(call.func)
+    if function in ("dedent", "textwrap.dedent", "cleandoc", "inspect.cleandoc") and len(call.args) == 1:
+        text = evaluate(call.args[0], names)
+        if not isinstance(text, Text) or text.constant is None:
+            return None
+        return Text(((textwrap.dedent if function.endswith("dedent") else inspect.cleandoc)(text.constant),))
+    if not isinstance(call.func, ast.Attribute):
+        return None
+    owner, method = evaluate(call.func.value, names), call.func.attr
+    if not isinstance(owner, Text):
+        return None
+    if method in ("strip", "lstrip", "rstrip") and not call.args:
+        return _strip(owner, method)
+    if method == "format":
+        return _format(owner, call, names)
+    if method == "join" and len(call.args) == 1:
+        items = evaluate(call.args[0], names)
+        if isinstance(items, list):
+            return join_parts(
+                part for number, item in enumerate(items) for part in (*(owner.parts if number else ()), *item.parts)
+            )
+    return None
+
+
+def _format(owner: Text, call: ast.Call, names: Names) -> Text | None:
+    """`"...{field}...".format(...)`; a field that no argument fills stays a hole of its own name."""
+    if owner.constant is None or (template := split_fields(owner.constant)) is None:
+        return None
+    given = {str(number): read_text_of(argument, names) for number, argument in enumerate(call.args)}
+    given |= {keyword.arg: read_text_of(keyword.value, names) for keyword in call.keywords if keyword.arg}
+    count = iter(range(len(template.parts)))
+    parts: list[str | Hole | Choice] = []
+    for part in template.parts:
+        field = (part.source or str(next(count))) if isinstance(part, Hole) else None
+        parts += [part] if field is None else given.get(field, Text((Hole(field),))).parts
+    return join_parts(parts)
+
+
+def choose(test: ast.expr, names: Names, then: Any, other: Any) -> Any:
+    decided = decide(test, names)
+    if decided is not None:
+        return then if decided else other
+    if isinstance(then, Text) and isinstance(other, Text):
+        return Text((Choice(test, _names_in(test, names), then, other),))
+    if isinstance(then, list) and isinstance(other, list):
+        return max(then, other, key=len)  # the one that was appended to
+    return next((value for value in (then, other) if isinstance(value, Text)), None)
+
+
+def _to_text(value: Any, node: ast.expr) -> Text:
+    """A value as it would stand in a string; what is not known as a hole."""
+    if isinstance(value, Text):
+        return value
+    return Text((str(value),)) if isinstance(value, (int, float)) else Text((Hole(ast.unparse(node)),))
+
+
+def add(left: Any, left_node: ast.expr, right: Any, right_node: ast.expr) -> Any:
+    """The sum of two values: whatever is added to a string is a string."""
+    if isinstance(left, list) and isinstance(right, list) and len(left) + len(right) <= MOST_ITEMS:
+        return [*left, *right]
+    if isinstance(left, Text) or isinstance(right, Text):
+        return join_parts([*_to_text(left, left_node).parts, *_to_text(right, right_node).parts])
+    return None
+
+
+def _strip(text: Text, method: str) -> Text:
+    parts = list(text.parts)
+    if method != "rstrip" and parts and isinstance(parts[0], str):
+        parts[0] = parts[0].lstrip()
+    if method != "lstrip" and parts and isinstance(parts[-1], str):
+        parts[-1] = parts[-1].rstrip()
+    return join_parts(parts)
+
+
+def _names_in(test: ast.expr, names: Names) -> Names:
+    """The numbers among the names that a condition mentions."""
+    mentioned = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    return {name: names[name] for name in mentioned if isinstance(names.get(name), (int, float))}

@@ -1,0 +1,238 @@
+"""The texts that a model was trained with, taken out of the `sqale_agent.py` beside its weights, as `sqale.*` metadata.
+
+Each text has a role. Roles are recognised by the usual names first, by what the text says otherwise. Whatever is found is also kept, under its
+own name, in `sqale.texts`. The runtime (`sqale_edge.protocol`) reads these keys and uses its own wording for those that are missing:
+
+`sqale.prompt.system`      the instructions, ready to use
+`sqale.prompt.user`        the user message; its field is `{question}`
+`sqale.prompt.user_style`  `format`: a template of `str.format`, so `{{` is a brace; `plain`: only `{question}` is special
+`sqale.prompt.result`      what stands before a tool's result
+`sqale.prompt.budget`      how many tool turns are left; only `{n}` is special
+`sqale.prompt.budget_one`  the same for one turn
+`sqale.prompt.limit`       the message that ends the exploration; only `{query}`, the last query that ran, is special
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import TYPE_CHECKING, Literal, cast
+
+from .checkpoint import read_text
+from .source_reader import find_texts
+from .texts import Text, split_fields
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .source_reader import Uses
+    from .writer import Field
+
+SYSTEM_KEY = "sqale.prompt.system"
+USER_KEY = "sqale.prompt.user"
+USER_STYLE_KEY = "sqale.prompt.user_style"
+RESULT_KEY = "sqale.prompt.result"
+BUDGET_KEY = "sqale.prompt.budget"
+BUDGET_ONE_KEY = "sqale.prompt.budget_one"
+LIMIT_KEY = "sqale.prompt.limit"
+TEXTS_KEY = "sqale.texts"
+ROLE_KEYS = (SYSTEM_KEY, USER_KEY, RESULT_KEY, BUDGET_KEY, BUDGET_ONE_KEY, LIMIT_KEY)
+
+SOURCE_NAME = "sqale_agent.py"
+_SOURCE_LIMIT = 1 << 18
+_TEXTS_LIMIT = 1 << 18
+_MANY = 3  # any count for which a plural is written
+
+# Usual names of each role, and words that its text must have then.
+_SYSTEM_NAME, _SYSTEM_WORDS = re.compile(r"(^|_)SYS(TEM)?(_|$)"), re.compile(r"\w+\W+\w+")
+_USER_NAME = re.compile(r"(^|_)(USER|QUESTION|TASK)(_|$)")
+_RESULT_NAME = re.compile(r"TOOL_RESULT|RESULT_(PREFIX|HEADER|TEMPLATE)")
+_BUDGET_NAME = re.compile(r"BUDGET|TURNS_LEFT|REMAINING")
+_LIMIT_NAME = re.compile(
+    r"EXPLORATION|FORCE_FINAL|FINAL_(TURN|ANSWER|MESSAGE|PROMPT)|LIMIT_(MESSAGE|PROMPT|TEMPLATE|TEXT)"
+)
+_LIMIT_WORDS = re.compile(r"sql|query", re.IGNORECASE)
+# What the texts say under any name.
+_SYSTEM_SAYS = re.compile(r"(?=.*tool)(?=.*submit_sql).{200}", re.DOTALL | re.IGNORECASE)
+_LIMIT_SAYS = re.compile(r"(?=.*exploration)(?=.*\bonly\b)(?=.*sql)", re.DOTALL | re.IGNORECASE)
+_BUDGET_SAYS = re.compile(r"^.*\bturns?\b.*\b(?:left|remain)\w*\b.*$", re.MULTILINE | re.IGNORECASE)
+_RESULT_SAYS = re.compile(r"\s*tool results?\b[^\n{]*", re.IGNORECASE)
+_ONE_TURN = re.compile(r"\b(1|one)( tool)? turn\b", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingPrompt:
+    """What was found.
+
+    Attributes:
+        texts: Metadata keys and their values.
+        found: For each role's key, the name that the text has in the source.
+        missing: The keys of the roles that were not found.
+        notes: What a person should know.
+    """
+
+    texts: dict[str, str]
+    found: dict[str, str]
+    missing: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def to_metadata(self) -> list[Field]:
+        """The `sqale.*` keys of the prompt."""
+        return [(key, "str", value) for key, value in self.texts.items()]
+
+
+def read_training_prompt(folder: Path) -> TrainingPrompt:
+    """The texts in the folder's `sqale_agent.py`; none where there is no such file.
+
+    Raises:
+        CheckpointError: The file is there, but it is too large, no text, or no Python.
+    """
+    path = folder / SOURCE_NAME
+    if not path.exists() and not path.is_symlink():
+        return TrainingPrompt({}, {}, ROLE_KEYS, (f"there is no {SOURCE_NAME} in the checkpoint",))
+    texts, uses = find_texts(read_text(path, limit=_SOURCE_LIMIT), path)
+    return _assign_roles(texts, uses)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Candidate:
+    """A text with its fields as holes; `shown` has them as `{source}`."""
+
+    name: str
+    text: Text
+    shown: str
+    style: Literal["format", "plain"]
+
+
+def _assign_roles(texts: dict[str, Text], uses: Uses) -> TrainingPrompt:
+    candidates = [_make_candidate(name, text, uses) for name, text in texts.items()]
+    values: dict[str, str] = {}
+    found: dict[str, str] = {}
+    notes: list[str] = []
+    for find in (_find_system, _find_limit, _find_budget, _find_result, _find_user):
+        free = [candidate for candidate in candidates if candidate.name not in found.values()]
+        for key, (name, value) in find(free, notes).items():
+            values[key] = value
+            if key in ROLE_KEYS:
+                found[key] = name
+    missing = tuple(key for key in ROLE_KEYS if key not in values)
+    if candidates:
+        values[TEXTS_KEY] = _dump(candidates, notes)
+    return TrainingPrompt(values, found, missing, tuple(notes))
+
+
+def _make_candidate(name: str, text: Text, uses: Uses) -> _Candidate:
+    """A constant that the program fills in elsewhere gets its fields as holes."""
+    last, style = name.rpartition(".")[2], cast("Literal['format', 'plain']", "format")
+    if text.constant is not None:
+        if fields := uses.replaced.get(last):
+            text, style = split_fields(text.constant, fields=fields) or text, "plain"
+        elif last in uses.formatted or _USER_NAME.search(last.upper()):
+            text = split_fields(text.constant) or text
+    return _Candidate(name, text, text.render(show=lambda hole: f"{{{hole.source}}}"), style)
+
+
+def _rank(
+    candidates: list[_Candidate], name: re.Pattern[str], words: re.Pattern[str], says: re.Pattern[str]
+) -> list[_Candidate]:
+    """Those of a usual name, then those that say what the role says."""
+    named = [one for one in candidates if name.search(one.name.rpartition(".")[2].upper()) and words.search(one.shown)]
+    return named + [one for one in candidates if one not in named and says.search(one.shown)]
+
+
+_Finding = dict[str, tuple[str, str]]  # key to the name in the source and the text
+
+
+def _find_system(candidates: list[_Candidate], notes: list[str]) -> _Finding:
+    ranked = _rank(candidates, _SYSTEM_NAME, _SYSTEM_WORDS, _SYSTEM_SAYS)
+    for one in ranked:
+        if not (holes := one.text.holes()):
+            return {SYSTEM_KEY: (one.name, one.text.render(show=str))}
+        notes.append(f"{one.name} is not used as the system prompt: {', '.join(holes)} in it is only known at run time")
+    return {}
+
+
+def _find_limit(candidates: list[_Candidate], notes: list[str]) -> _Finding:
+    for one in _rank(candidates, _LIMIT_NAME, _LIMIT_WORDS, _LIMIT_SAYS):
+        holes = one.text.holes()
+        asked = next((hole for hole in holes if _LIMIT_WORDS.search(hole)), holes[0] if len(holes) == 1 else None)
+        _note_others(one, holes, asked, notes)
+        return {
+            LIMIT_KEY: (
+                one.name,
+                one.text.render(show=lambda hole, asked=asked: "{query}" if hole.source == asked else ""),
+            )
+        }
+    return {}
+
+
+def _find_budget(candidates: list[_Candidate], notes: list[str]) -> _Finding:
+    """The line with the number of turns left, as it is for more turns and for one."""
+    del notes
+    finding: _Finding = {}
+    for one in _rank(candidates, _BUDGET_NAME, _BUDGET_SAYS, _BUDGET_SAYS):
+        if not one.text.holes() and _ONE_TURN.search(one.shown):
+            finding.setdefault(BUDGET_ONE_KEY, (one.name, one.shown))
+        for hole in one.text.holes():
+            many, single = _budget_line(one.text, hole, _MANY), _budget_line(one.text, hole, 1)
+            if "{n}" in many and BUDGET_KEY not in finding:
+                finding[BUDGET_KEY] = (one.name, many)
+                if single != many:  # the text knows its own singular
+                    finding[BUDGET_ONE_KEY] = (one.name, single.replace("{n}", "1"))
+    if BUDGET_KEY in finding:
+        name, many = finding[BUDGET_KEY]
+        finding.setdefault(BUDGET_ONE_KEY, (name, many.replace("{n}", "1")))
+    return finding
+
+
+def _budget_line(text: Text, hole: str, count: int) -> str:
+    """The line of `text` that holds `hole` and says how many turns are left; empty where there is none."""
+    whole = text.render(show=lambda each: "{n}" if each.source == hole else f"{{{each.source}}}", values={hole: count})
+    line = _BUDGET_SAYS.search(whole)
+    return line.group() if line else ""
+
+
+def _find_result(candidates: list[_Candidate], notes: list[str]) -> _Finding:
+    del notes
+    for one in _rank(candidates, _RESULT_NAME, _RESULT_SAYS, _RESULT_SAYS):
+        known = next(one.text.flatten({}), "")
+        head = _RESULT_SAYS.match(known) if isinstance(known, str) else None
+        if head and (heading := head.group().strip()).endswith(":"):
+            return {RESULT_KEY: (one.name, heading)}
+    return {}
+
+
+def _find_user(candidates: list[_Candidate], notes: list[str]) -> _Finding:
+    """The user message. Where a condition decides (is there evidence?), the text without it: the runtime adds evidence to the question."""
+    asks = re.compile(r"\{[^}]*question[^}]*\}", re.IGNORECASE)
+    for one in _rank(candidates, _USER_NAME, re.compile(r"\{"), asks):
+        holes = one.text.holes(unknown=False)
+        asked = next((hole for hole in holes if "question" in hole.lower()), holes[0] if len(holes) == 1 else None)
+        if asked is None:
+            continue
+        _note_others(one, holes, asked, notes)
+        escape = (lambda part: part.replace("{", "{{").replace("}", "}}")) if one.style == "format" else str
+        value = one.text.render(
+            show=lambda hole, asked=asked: "{question}" if hole.source == asked else "", literal=escape, unknown=False
+        )
+        return {USER_KEY: (one.name, value), USER_STYLE_KEY: (one.name, one.style)}
+    return {}
+
+
+def _note_others(one: _Candidate, holes: list[str], asked: str | None, notes: list[str]) -> None:
+    if others := [hole for hole in holes if hole != asked]:
+        notes.append(f"{one.name}: {', '.join(others)} is left out of the text")
+
+
+def _dump(candidates: list[_Candidate], notes: list[str]) -> str:
+    """All texts as one JSON object, as many as fit."""
+    kept: dict[str, str] = {}
+    n_chars = 0
+    for one in candidates:
+        n_chars += len(one.name) + len(one.shown)
+        if n_chars <= _TEXTS_LIMIT:
+            kept[one.name] = one.shown
+    if len(kept) < len(candidates):
+        notes.append(f"{len(candidates) - len(kept)} long texts are not kept in {TEXTS_KEY}")
+    return json.dumps(kept, ensure_ascii=False)

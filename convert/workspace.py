@@ -1,0 +1,113 @@
+"""A folder beside the target in which files grow until they are whole. Nothing of it stays, however the conversion ends.
+
+A killed process cannot clean up; its folder is recognised by the lock that it no longer holds, and removed when the next conversion into the
+same place starts. The one platform-specific place of the conversion.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from sqale_edge.errors import ConversionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+PREFIX = ".sqale-edge-convert-"
+_LOCK_NAME = "lock"
+_STARTING_S = 10.0  # a folder without a lock may belong to a process that is just starting
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(file: IO[bytes]) -> bool:
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _try_lock(file: IO[bytes]) -> bool:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def open_workspace(folder: Path) -> Iterator[Path]:
+    """A new folder inside `folder`, removed with all that is in it when the context ends.
+
+    Raises:
+        ConversionError: `folder` cannot be written to.
+    """
+    remove_stale(folder)
+    try:
+        workspace = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder))
+    except OSError as error:
+        raise ConversionError(
+            f"{str(folder)!r} cannot be written to: {error.strerror}",
+            path=folder,
+            hint="choose another place for the output",
+        ) from error
+    try:
+        with (workspace / _LOCK_NAME).open("wb") as lock:
+            _try_lock(lock)
+            yield workspace
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove what killed conversions left in `folder`; those that are running are left alone."""
+    for workspace in folder.glob(f"{PREFIX}*"):
+        # Someone else may be removing it at the same time.
+        with contextlib.suppress(OSError):
+            if _is_stale(workspace):
+                shutil.rmtree(workspace, ignore_errors=True)
+
+
+def _is_stale(workspace: Path) -> bool:
+    try:
+        with (workspace / _LOCK_NAME).open("r+b") as lock:
+            return _try_lock(lock)
+    except FileNotFoundError:
+        return time.time() - workspace.stat().st_mtime > _STARTING_S
+
+
+def move_into_place(source: Path, target: Path) -> None:
+    """Put a whole file under its final name, at once; what had that name before is replaced.
+
+    Raises:
+        ConversionError: It cannot be moved. The target is as it was.
+    """
+    try:
+        with source.open("r+b") as file:
+            os.fsync(file.fileno())
+        source.replace(target)
+    except OSError as error:
+        raise ConversionError(f"{target.name} cannot be put in place: {error.strerror}", path=target) from error
+
+
+def check_disk_space(folder: Path, parts: Iterable[tuple[str, int]]) -> None:
+    """Raise ConversionError unless `folder`'s disk has room for all `parts` (a name and bytes each) at the same time."""
+    parts = list(parts)
+    needed, free = sum(n_bytes for _, n_bytes in parts), shutil.disk_usage(folder).free
+    if needed > free:
+        details = ", ".join(f"{name} {n_bytes / 1e9:.2f} GB" for name, n_bytes in parts)
+        raise ConversionError(
+            f"the disk of {str(folder)!r} has {free / 1e9:.2f} GB free, but {needed / 1e9:.2f} GB are needed ({details})",
+            path=folder,
+            hint="free some space, or choose a target on another disk",
+        )

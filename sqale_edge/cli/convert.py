@@ -1,0 +1,168 @@
+"""`sqale-edge convert`: a checkpoint becomes GGUF files, or one file is verified."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import Progress as Bars
+
+from sqale_edge.cli.text import printable
+
+if TYPE_CHECKING:
+    from sqale_edge.convert import Conversion, Progress, Verification
+
+
+@click.command()
+@click.argument("checkpoint", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A .gguf file; a folder, or a name with {quant} in it.",
+)
+@click.option(
+    "-q",
+    "--quant",
+    multiple=True,
+    metavar="TYPE",
+    default=("Q4_K_M",),
+    show_default=True,
+    help="File type, as often as wanted: Q8_0, BF16, ...",
+)
+@click.option(
+    "--verify",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Only check this GGUF file: read it, load it, decode a token.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace files that exist.")
+@click.option("--no-training-prompt", is_flag=True, help="Leave the checkpoint's sqale_agent.py alone.")
+@click.option("--name", help="The model's name. [default: of the repository or the folder]")
+@click.option(
+    "--repository", metavar="OWNER/NAME", help="Where the checkpoint comes from. [default: what the folder tells]"
+)
+@click.option("--revision", help="Its commit. [default: what the folder tells]")
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 512),
+    help="CPU threads for quantizing. [default: all that this process may use]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON document.")
+def convert(
+    checkpoint: Path | None,
+    *,
+    output: Path | None,
+    quant: tuple[str, ...],
+    verify: Path | None,
+    overwrite: bool,
+    no_training_prompt: bool,
+    name: str | None,
+    repository: str | None,
+    revision: str | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Convert CHECKPOINT, a folder with config.json, safetensors and tokenizer.json, to GGUF. Prints the paths of the new files.
+
+    \b
+    Examples:
+      sqale-edge convert qwen3.5-2b-grpo-sqale -o sqale.gguf
+      sqale-edge convert qwen3.5-2b-grpo-sqale -o models/ -q Q4_K_M -q Q8_0
+      sqale-edge convert --verify sqale.gguf
+    """
+    from sqale_edge.convert import convert_checkpoint, verify_file  # noqa: PLC0415 - keeps --help light
+
+    if (checkpoint is None) == (verify is None):
+        raise click.UsageError("give either a CHECKPOINT to convert, or --verify FILE")
+    signal.signal(signal.SIGTERM, _stop)  # so that being ended cleans up as Ctrl-C does
+    console = Console(stderr=True)
+    if verify is not None:
+        verification = verify_file(verify)
+        _print(dataclasses.asdict(verification), _describe_file(str(verify), verification), as_json=as_json)
+        return
+    assert checkpoint is not None
+    if output is None:
+        raise click.UsageError("give the output with -o FILE")
+    with _Bar(console) as bar:
+        conversion = convert_checkpoint(
+            checkpoint,
+            output,
+            quant,
+            overwrite=overwrite,
+            training_prompt=not no_training_prompt,
+            name=name,
+            repository=repository,
+            revision=revision,
+            threads=threads,
+            on_progress=bar.show,
+        )
+    for line in _describe(conversion):
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+    _print(conversion.to_dict(), "\n".join(str(file.path) for file in conversion.files), as_json=as_json)
+
+
+def _stop(_signal: int, _frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _print(report: dict[str, Any], text: str, *, as_json: bool) -> None:
+    click.echo(json.dumps(report, ensure_ascii=False, indent=2) if as_json else text)
+
+
+def _describe(conversion: Conversion) -> list[str]:
+    """The report for a person."""
+    lines = [
+        f"{conversion.name}: converted in {conversion.seconds:.1f} s, {conversion.n_dropped} tensors dropped (vision, MTP)"
+    ]
+    lines += [
+        f"  {_describe_file(str(file.path), file.verification)}, {file.seconds:.1f} s" for file in conversion.files
+    ]
+    found = [f"{key.rpartition('.')[2]} from {name}" for key, name in conversion.prompt.found.items()]
+    if found:
+        lines.append(f"  training prompt: {', '.join(found)}")
+    if conversion.prompt.missing:
+        names = ", ".join(key.rpartition(".")[2] for key in conversion.prompt.missing)
+        lines.append(f"  training prompt: not found: {names}; the runtime uses its own wording for these")
+    return lines + [f"  note: {note}" for note in conversion.notes]
+
+
+def _describe_file(path: str, verification: Verification) -> str:
+    types = ", ".join(f"{count} {kind}" for kind, count in sorted(verification.types.items()))
+    size = f"{verification.n_bytes / 1e6:,.1f} MB, {verification.n_parameters / 1e6:,.1f} M parameters"
+    return f"{path}: {size}, {verification.n_tensors} tensors ({types}), {verification.n_vocab:,} tokens, verified: it loads and decodes"
+
+
+class _Bar:
+    """A progress bar with rate and remaining time for each step; nothing where stderr is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._bars = Bars(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._tasks: dict[tuple[str, str], TaskID] = {}
+
+    def __enter__(self) -> _Bar:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def show(self, progress: Progress) -> None:
+        key = (progress.step, progress.file)
+        if key not in self._tasks:
+            self._tasks[key] = self._bars.add_task(f"{progress.step} {progress.file}", total=progress.n_total)
+        self._bars.update(self._tasks[key], completed=progress.n_done)
