@@ -220,6 +220,7 @@ class Database:
             )
             return QueryError(message, kind="timeout", path=self.path)
         if self._guard.refusal:
+            self._is_touched = False  # a refused VACUUM disconnects the virtual tables
             return QueryError(self._guard.refusal, kind="refused", path=self.path)
         if "one statement at a time" in str(error):
             return QueryError("only one statement can run. Write one SELECT statement", kind="refused", path=self.path)

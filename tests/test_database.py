@@ -1,0 +1,215 @@
+"""Database.open and Database.query: results, limits, errors, threads."""
+
+import sqlite3
+import threading
+import time
+
+import pytest
+
+from sqale_edge.database import Database, Table
+from sqale_edge.errors import DatabaseOpenError, QueryError
+
+COUNT_FOREVER = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r"
+
+
+@pytest.fixture
+def make(tmp_path):
+    """A function that makes a database of a script and opens it; all are closed afterwards."""
+    opened = []
+
+    def make(script, name="shop.sqlite"):
+        connection = sqlite3.connect(tmp_path / name)
+        connection.executescript(script)
+        connection.close()
+        opened.append(Database.open(tmp_path / name))
+        return opened[-1]
+
+    yield make
+    for database in opened:
+        database.close()
+
+
+@pytest.fixture
+def numbers(make):
+    """A table t of one column n with the numbers 1 to 10."""
+    rows = ", ".join(f"({n})" for n in range(1, 11))
+    return make(f"CREATE TABLE t(n INTEGER); INSERT INTO t VALUES {rows}")
+
+
+@pytest.mark.parametrize(("max_rows", "is_truncated"), [(9, True), (10, False), (11, False)])
+def test_truncated_is_exact(numbers, max_rows, is_truncated):
+    """A table says that it is truncated if and only if a row is missing."""
+    table = numbers.query("SELECT n FROM t", max_rows=max_rows)
+    assert (len(table.rows), table.truncated, table.has_more_rows) == (min(max_rows, 10), is_truncated, is_truncated)
+
+
+def test_no_rows(numbers):
+    """A query without rows still has its columns."""
+    assert numbers.query("SELECT n, n AS n FROM t WHERE n > 99", max_rows=5) == Table(("n", "n"), ())
+
+
+def test_cells_come_as_sqlite_gave_them(make):
+    """64-bit integers, infinities, NULL, BLOBs, embedded NUL and invalid UTF-8 lose nothing."""
+    database = make(
+        "CREATE TABLE v(a); INSERT INTO v VALUES (cast(x'ff00fe41' AS TEXT)), (cast(x'610062' AS TEXT)), (x'00ff')"
+    )
+    rows = database.query("SELECT a FROM v", max_rows=9).rows
+    assert rows[0][0].encode("utf-8", "surrogateescape") == b"\xff\x00\xfeA"
+    assert rows[1:] == (("a\0b",), (b"\x00\xff",))
+    row = database.query(
+        "SELECT 9223372036854775807, -9223372036854775808, 1e999, -1e999, NULL, 0.1 + 0.2", max_rows=1
+    ).rows[0]
+    assert row == (2**63 - 1, -(2**63), float("inf"), float("-inf"), None, 0.1 + 0.2)
+
+
+def test_long_cells_are_cut(make):
+    """A cell past max_cell_bytes is cut, which counts as truncated, though no row is missing."""
+    database = make("CREATE TABLE b(t, p); INSERT INTO b VALUES (hex(zeroblob(50)), zeroblob(3000000))")
+    table = database.query("SELECT t, p, 1 FROM b", max_rows=1, max_cell_bytes=10)
+    assert table == Table(("t", "p", "1"), (("0" * 10, bytes(10), 1),), truncated=True, has_more_rows=False)
+
+
+def test_max_bytes_ends_the_rows(make):
+    """The rows end before the one that goes past max_bytes, and the rest is not fetched."""
+    database = make("CREATE TABLE b(p)")
+    table = database.query(
+        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT 'abcd' FROM r",
+        max_rows=10**9,
+        max_bytes=10,
+    )
+    assert (table.rows, table.truncated, table.has_more_rows) == ((("abcd",), ("abcd",)), True, True)
+
+
+def test_long_stored_values_can_be_read(make):
+    """A stored value may be far longer than one that a statement computes."""
+    database = make("CREATE TABLE b(id, p, t); INSERT INTO b VALUES (1, zeroblob(30000000), hex(zeroblob(1500000)))")
+    table = database.query(
+        "SELECT id, p, length(p), length(t), substr(t, 1, 3) FROM b", max_rows=1, max_cell_bytes=1 << 30
+    )
+    assert table.rows == ((1, bytes(30_000_000), 30_000_000, 3_000_000, "000"),)
+    with pytest.raises(QueryError, match="a value is too long"):
+        database.query("SELECT replace(t, '0', '00') FROM b", max_rows=1)
+    assert database.query("SELECT id FROM b", max_rows=1).rows == ((1,),)
+
+
+def test_time_limit(numbers):
+    """A statement that would never end is stopped, and the next one is not affected."""
+    started = time.monotonic()
+    with pytest.raises(QueryError, match=r"longer than 0\.2 s") as caught:
+        numbers.query(COUNT_FOREVER, max_rows=1, timeout_s=0.2)
+    assert caught.value.kind == "timeout"
+    assert time.monotonic() - started < 2
+    assert numbers.query("SELECT count(*) FROM t", max_rows=1).rows == ((10,),)
+
+
+def test_interrupt_from_another_thread(numbers):
+    """interrupt() stops the running statement at once, and the error can be told from a time-out."""
+    timer = threading.Timer(0.2, numbers.interrupt)
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(QueryError) as caught:
+        numbers.query(COUNT_FOREVER, max_rows=1, timeout_s=30)
+    timer.join()
+    assert caught.value.kind == "interrupted"
+    assert time.monotonic() - started < 5
+    assert numbers.query("SELECT count(*) FROM t", max_rows=1).rows == ((10,),)
+
+
+def test_interrupt_without_a_query(numbers):
+    """interrupt() while nothing runs does not stop the next statement."""
+    numbers.interrupt()
+    assert numbers.query("SELECT count(*) FROM t", max_rows=1).rows == ((10,),)
+
+
+def test_many_threads(numbers):
+    """A database opened in one thread answers any number of others, one at a time."""
+    results = []
+
+    def ask():
+        results.extend(numbers.query("SELECT sum(n) FROM t", max_rows=1).rows[0][0] for _ in range(20))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [55] * 80
+
+
+@pytest.mark.parametrize(
+    ("sql", "kind", "message"),
+    [
+        ("", "refused", "the SQL is empty. Write one SELECT statement"),
+        (" ; -- nothing\n/* here */ ", "refused", "the SQL is empty. Write one SELECT statement"),
+        ("SELECT 1; SELECT 2", "refused", "only one statement can run. Write one SELECT statement"),
+        (
+            "SELECT n FROM t WHERE n = ?",
+            "refused",
+            "the SQL has a parameter without a value, ? or :name. Write the value itself",
+        ),
+        (
+            "SELECT n FROM t WHERE n = :x",
+            "refused",
+            "the SQL has a parameter without a value, ? or :name. Write the value itself",
+        ),
+        ("SELECT 1\0", "refused", "the SQL has a NUL character in it"),
+        ("SELECT '\ud800'", "refused", "the SQL has characters in it that are not valid Unicode"),
+        ("SELECT m FROM t", "failed", "no such column: m"),
+        ("SELECT n FROM u", "failed", "no such table: u"),
+        ("SELEC n FROM t", "failed", 'near "SELEC": syntax error'),
+        ("DELETE FROM t", "refused", "only reading is allowed. Write one SELECT statement"),
+    ],
+)
+def test_what_is_wrong_is_said(numbers, sql, kind, message):
+    """Each mistake has its own one-line message and kind."""
+    with pytest.raises(QueryError) as caught:
+        numbers.query(sql, max_rows=1)
+    assert (str(caught.value), caught.value.kind) == (message, kind)
+
+
+def test_changed_schema_is_seen(make, tmp_path):
+    """A table that another program adds is there for the next statement, virtual ones included, and `version` differs."""
+    database = make("CREATE TABLE t(n)")
+    before = database.version
+    with sqlite3.connect(tmp_path / "shop.sqlite") as writer:
+        writer.executescript("CREATE VIRTUAL TABLE docs USING fts5(x); INSERT INTO docs VALUES ('hello world')")
+    writer.close()
+    assert database.query("SELECT x FROM docs WHERE docs MATCH 'hello'", max_rows=1).rows == (("hello world",),)
+    assert database.version != before
+
+
+def test_replaced_file_is_seen(make, tmp_path):
+    """When another file takes the name, the next statement reads that one, also if its schema has the same version number."""
+    database = make("CREATE TABLE t(n); INSERT INTO t VALUES ('old')")
+    before = database.version
+    make("CREATE TABLE t(n); INSERT INTO t VALUES ('new')", "other.sqlite").close()
+    (tmp_path / "other.sqlite").replace(tmp_path / "shop.sqlite")
+    assert database.query("SELECT n FROM t", max_rows=1).rows == (("new",),)
+    assert database.version != before
+
+
+def test_deleted_file(make, tmp_path):
+    """A file that is gone is an error of its own: not the statement's fault."""
+    database = make("CREATE TABLE t(n)")
+    (tmp_path / "shop.sqlite").unlink()
+    with pytest.raises(DatabaseOpenError, match="there is no file"):
+        database.query("SELECT n FROM t", max_rows=1)
+
+
+def test_no_lock_is_held_between_statements(make, tmp_path):
+    """Another program can write while a database is open here, and its rows are seen."""
+    database = make("CREATE TABLE t(n)")
+    database.query("SELECT n FROM t", max_rows=1)
+    writer = sqlite3.connect(tmp_path / "shop.sqlite", timeout=0)
+    writer.execute("INSERT INTO t VALUES (7)")
+    writer.commit()
+    writer.close()
+    assert database.query("SELECT n FROM t", max_rows=1).rows == ((7,),)
+
+
+def test_closing_twice(numbers):
+    """close() may be called again; a statement after it is an error, not a crash."""
+    numbers.close()
+    numbers.close()
+    with pytest.raises(QueryError, match="closed"):
+        numbers.query("SELECT 1", max_rows=1)

@@ -1,0 +1,236 @@
+"""What no statement can do: a table of hostile statements, and the proof that no file changes.
+
+Add a row to `STATEMENTS`: the statement, and either the first line of the answer or a word of the error.
+"""
+
+import contextlib
+import hashlib
+import random
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sqale_edge.database import Database
+from sqale_edge.errors import QueryError
+
+SCRIPT = """
+CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT);
+INSERT INTO t VALUES (1, 'one'), (2, 'two'), (3, 'three');
+CREATE VIEW v AS SELECT b FROM t;
+CREATE TRIGGER g AFTER INSERT ON t BEGIN DELETE FROM t; END;
+CREATE VIRTUAL TABLE docs USING fts5(x);
+INSERT INTO docs VALUES ('hello world');
+CREATE VIRTUAL TABLE old USING fts4(x);
+INSERT INTO old VALUES ('hello world');
+CREATE VIRTUAL TABLE box USING rtree(id, x0, x1);
+INSERT INTO box VALUES (1, 0, 2);
+CREATE VIEW loads AS SELECT load_extension('x');
+CREATE VIEW listed AS SELECT value FROM json_each('[1, 2]');
+"""
+
+READING = "only reading is allowed"
+TOO_LONG = "a value is too long"
+TIME = "longer than"
+RUNS = "=>"
+
+STATEMENTS = [
+    # Reading in every dress.
+    ("SELECT a FROM t", RUNS, 1),
+    ("  SELECT a FROM t ; ; -- done", RUNS, 1),
+    ("-- first\n/* ; */ SELECT ';' /* ' */", RUNS, ";"),
+    ("WITH x AS (SELECT 5 AS n) SELECT n FROM x", RUNS, 5),
+    ("VALUES (1), (2)", RUNS, 1),
+    ("EXPLAIN QUERY PLAN SELECT a FROM t", RUNS, 2),
+    ("EXPLAIN SELECT 1", RUNS, 0),
+    ("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 9) SELECT max(n) FROM r", RUNS, 9),
+    ("SELECT count(*) FROM sqlite_master WHERE type = 'trigger'", RUNS, 1),
+    ("PRAGMA table_info(t)", RUNS, 0),
+    ("PRAGMA main.table_info('t')", RUNS, 0),
+    ("SELECT name FROM pragma_table_info('t')", RUNS, "a"),
+    ("PRAGMA user_version", RUNS, 0),
+    ("SELECT value FROM json_each('[7]')", RUNS, 7),
+    ("SELECT x FROM docs WHERE docs MATCH 'hello'", RUNS, "hello world"),
+    ("SELECT highlight(docs, 0, '[', ']') FROM docs('hello')", RUNS, "[hello] world"),
+    ("SELECT snippet(old) FROM old WHERE old MATCH 'world'", RUNS, "hello <b>world</b>"),
+    ("SELECT id FROM box WHERE x1 > 1", RUNS, 1),
+    ("SELECT value FROM listed", RUNS, 1),
+    # Writing in every dress.
+    ("INSERT INTO t VALUES (9, 'x')", READING),
+    ("REPLACE INTO t VALUES (1, 'x')", READING),
+    ("INSERT INTO t VALUES (9, 'x') RETURNING a", READING),
+    ("WITH z AS (SELECT 1) INSERT INTO t SELECT 8, 'x' FROM z", READING),
+    ("WITH z AS (SELECT 1) DELETE FROM t", READING),
+    ("UPDATE t SET b = 'x'", READING),
+    ("UPDATE v SET b = 'x'", "cannot modify v"),
+    ("DELETE FROM t", READING),
+    ("EXPLAIN DELETE FROM t", READING),
+    ("INSERT INTO docs(docs) VALUES ('optimize')", READING),
+    ("SELECT optimize(old) FROM old", "function optimize"),
+    ("CREATE TABLE made(a)", READING),
+    ("CREATE TEMP TABLE made AS SELECT 1", READING),
+    ("CREATE VIEW made AS SELECT 1", READING),
+    ("CREATE TEMP VIEW made AS SELECT 1", READING),
+    ("CREATE INDEX made ON t(b)", READING),
+    ("CREATE TRIGGER made AFTER INSERT ON t BEGIN SELECT 1; END", READING),
+    ("CREATE VIRTUAL TABLE temp.made USING fts5(x)", READING),
+    ("DROP TABLE t", READING),
+    ("ALTER TABLE t ADD COLUMN c", READING),
+    ("REINDEX", READING),
+    ("ANALYZE", READING),
+    ("VACUUM", READING),
+    # Other files.
+    ("ATTACH 'made.db' AS m", READING),
+    ("ATTACH 'file:made.db?mode=rwc' AS m", READING),
+    ("ATTACH ':memory:' AS m", READING),
+    ("DETACH main", READING),
+    ("VACUUM INTO 'made.db'", READING),
+    ("SELECT load_extension('made')", "load_extension"),
+    ("SELECT * FROM loads", "load_extension"),
+    ("SELECT writefile('made', 'x')", "no such function"),
+    ("SELECT readfile('/etc/passwd')", "no such function"),
+    ("SELECT fts3_tokenizer('simple')", "function fts3_tokenizer"),
+    # Settings.
+    ("PRAGMA query_only = 0", "PRAGMA query_only"),
+    ("PRAGMA writable_schema = 1", "PRAGMA writable_schema"),
+    ("PRAGMA journal_mode = DELETE", "PRAGMA journal_mode"),
+    ("PRAGMA user_version = 7", "PRAGMA user_version"),
+    ("PRAGMA schema_version(7)", "PRAGMA schema_version"),
+    ("PRAGMA wal_checkpoint", "PRAGMA wal_checkpoint"),
+    ("PRAGMA incremental_vacuum", "PRAGMA incremental_vacuum"),
+    ("PRAGMA optimize", "PRAGMA optimize"),
+    ("PRAGMA temp_store_directory = '/tmp'", "PRAGMA temp_store_directory"),
+    ("PRAGMA database_list", "PRAGMA database_list"),
+    ("SELECT * FROM pragma_journal_mode", READING),
+    # Transactions, more than one statement.
+    ("BEGIN", READING),
+    ("BEGIN EXCLUSIVE", READING),
+    ("SAVEPOINT s", READING),
+    ("ROLLBACK", READING),
+    ("SELECT 1; DROP TABLE t", "only one statement"),
+    ("PRAGMA table_info(t); DROP TABLE t", "only one statement"),
+    ("SELECT a FROM t WHERE b = $x", "parameter"),
+    # Bombs.
+    ("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r", TIME),
+    (
+        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 9000) SELECT count(*) FROM r a, r b, r c",
+        TIME,
+    ),
+    ("WITH RECURSIVE r(x) AS (SELECT 'a' UNION ALL SELECT x || x FROM r) SELECT max(length(x)) FROM r", TOO_LONG),
+    ("SELECT zeroblob(900000000)", TOO_LONG),
+    ("SELECT randomblob(900000000)", TOO_LONG),
+    ("SELECT hex(zeroblob(900000))", TOO_LONG),
+    ("SELECT replace(hex(zeroblob(400000)), '0', '0000')", TOO_LONG),
+    ("SELECT group_concat(hex(zeroblob(400000))) FROM t", TOO_LONG),
+    ("SELECT printf('%.*c', 9000000, 'x')", RUNS, None),  # SQLite's answer where a text would be too long
+    ("SELECT 1" + " UNION ALL SELECT 1" * 600, "too many terms"),
+    ("SELECT " + "+".join("1" * 3000), "too large"),
+    ("SELECT " + "(" * 3000 + "1" + ")" * 3000, "stack overflow"),
+]
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """An empty folder with the database in it."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    connection = sqlite3.connect(folder / "shop.sqlite")
+    connection.executescript(SCRIPT)
+    connection.close()
+    return folder
+
+
+def fingerprint(folder):
+    """The names and contents of everything in a folder."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def outcome(database, sql):
+    """The first cell of the first row, or the error's message."""
+    try:
+        table = database.query(sql, max_rows=2, timeout_s=0.3)
+    except QueryError as error:
+        return str(error)
+    return RUNS, table.rows[0][0]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"), [(row[0], row[1:]) for row in STATEMENTS], ids=[row[0][:50] for row in STATEMENTS]
+)
+def test_statement(directory, monkeypatch, sql, expected):
+    """The statement has the outcome that its row says, changes no file, and leaves nothing to the next one."""
+    monkeypatch.chdir(directory)
+    before = fingerprint(directory)
+    with Database.open(directory / "shop.sqlite") as database:
+        found = outcome(database, sql)
+        assert found == expected if expected[0] == RUNS else expected[0] in found
+        assert outcome(database, "SELECT x FROM docs WHERE docs MATCH 'world'") == (RUNS, "hello world")
+        assert outcome(database, "SELECT count(*) FROM sqlite_temp_master") == (RUNS, 0)
+    assert fingerprint(directory) == before
+
+
+def test_all_statements_on_one_connection(directory, monkeypatch):
+    """The outcomes do not depend on what ran before."""
+    monkeypatch.chdir(directory)
+    before = fingerprint(directory)
+    rows = [row for row in STATEMENTS if row[1] != TIME]
+    random.Random(4).shuffle(rows)
+    with Database.open(directory / "shop.sqlite") as database:
+        for sql, *expected in rows:
+            found = outcome(database, sql)
+            assert found == tuple(expected) if expected[0] == RUNS else expected[0] in found, sql
+    assert fingerprint(directory) == before
+
+
+def mutations(seed):
+    """Endless broken relatives of the statements above: pieces cut, doubled, swapped and joined."""
+    source = random.Random(seed)
+    pieces = [row[0] for row in STATEMENTS if len(row[0]) < 200 and row[1] != TIME]
+    while True:
+        words = f"{source.choice(pieces)} {source.choice(pieces)}".split(" ")
+        for _ in range(source.randint(1, 6)):
+            i, j = sorted(source.choices(range(len(words) + 1), k=2))
+            words = source.choice(
+                [
+                    words[:i] + words[j:],
+                    words[:j] + words[i:],
+                    words[i:] + words[:i],
+                    [*words[:i], source.choice("(),;'\"*`[]\0é")],
+                ]
+            )
+        text = " ".join(words)
+        yield text if source.random() < 0.8 else text[: source.randrange(len(text) + 1)]
+
+
+def test_mutated_statements(directory, monkeypatch):
+    """Whatever the text, a statement gives a table or a QueryError, within its time, and no file changes."""
+    monkeypatch.chdir(directory)
+    before = fingerprint(directory)
+    end = time.monotonic() + 3
+    with Database.open(directory / "shop.sqlite") as database:
+        for sql in mutations(seed=1):
+            started = time.monotonic()
+            with contextlib.suppress(QueryError):
+                database.query(sql, max_rows=3, timeout_s=0.2)
+            assert time.monotonic() - started < 2, sql
+            if started > end:
+                break
+        assert outcome(database, "SELECT count(*) FROM t") == (RUNS, 3)
+    assert fingerprint(directory) == before
+
+
+def test_killed_in_the_middle(directory):
+    """A process that is killed while a statement runs leaves the database and its folder as they were."""
+    before = fingerprint(directory)
+    program = (
+        "import sys; from sqale_edge.database import Database; database = Database.open(sys.argv[1]); print('open', flush=True); "
+        "database.query('WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM t, r', max_rows=1)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, directory / "shop.sqlite"], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"open\n"
+    time.sleep(0.3)
+    process.kill()
+    process.communicate()
+    assert fingerprint(directory) == before
