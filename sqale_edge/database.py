@@ -64,10 +64,12 @@ class Database:
         self._file = file
         self._notes = notes
         self._guard = Guard()
-        self._guard.attach(file.connection)
         self._lock = threading.RLock()
         self._version: tuple[int, ...] = ()
-        self._is_touched = False
+        self._is_attached = False  # the guard to the connection, and the connection to its virtual tables
+        self._is_released = False
+        self._is_closed = False
+        self._release()
 
     @classmethod
     def open(cls, path_or_paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Self:
@@ -105,6 +107,7 @@ class Database:
     def close(self) -> None:
         """Close the files, and delete what was private. Closing twice is allowed."""
         with self._lock:
+            self._is_closed = True
             self._file.close()
 
     def __enter__(self) -> Self:
@@ -165,20 +168,31 @@ class Database:
                 yield
             except (sqlite3.Error, sqlite3.Warning, ValueError, MemoryError) as error:
                 raise self._query_error(error, timeout_s) from error
+            finally:
+                self._release()
 
     def _refresh(self) -> None:
-        """Open the file again if it has changed, and connect its virtual tables if its schema has."""
-        if self._file.has_changed():
+        """Open the file again if it has changed or was let go; connect its virtual tables if its schema has changed."""
+        if self._is_closed:
+            raise QueryError("the database is closed", path=self.path)
+        if self._is_released or self._file.has_changed():
             renewed = open_file(self._file.path)
             self._file.close()
             self._file = renewed
-            self._guard.attach(renewed.connection)
-            self._is_touched = False
+            self._is_released = self._is_attached = False
+        if not self._is_attached:
+            self._guard.attach(self._file.connection)
         (schema_version,) = self._file.connection.execute("PRAGMA schema_version").fetchone()
         version = (*(self._file.signature[0] or ())[:2], schema_version)
-        if version != self._version or not self._is_touched:
+        if version != self._version or not self._is_attached:
             touch_virtual_tables(self._file.connection)
-            self._version, self._is_touched = version, True
+            self._version, self._is_attached = version, True
+
+    def _release(self) -> None:
+        """Between statements, hold nothing that another program waits for."""
+        self._is_released = self._file.is_shared
+        if self._is_released:
+            self._file.close()
 
     def _run(self, statement: str, max_rows: int, max_cell_bytes: int, max_bytes: int) -> Table:
         """The statement's table; a value may be long only where the statement cannot have made it."""
@@ -220,7 +234,7 @@ class Database:
             )
             return QueryError(message, kind="timeout", path=self.path)
         if self._guard.refusal:
-            self._is_touched = False  # a refused VACUUM disconnects the virtual tables
+            self._is_attached = False  # a refused VACUUM disconnects the virtual tables
             return QueryError(self._guard.refusal, kind="refused", path=self.path)
         if "one statement at a time" in str(error):
             return QueryError("only one statement can run. Write one SELECT statement", kind="refused", path=self.path)

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import difflib
 import functools
+import itertools
 from typing import TYPE_CHECKING, Literal
 
 from sqale_edge.errors import QueryError
@@ -50,6 +51,9 @@ LISTED_KINDS: tuple[Kind, ...] = ("table", "view", "virtual")
 LISTING_ORDER = "rowid"
 
 
+_REAL_TABLES = "(SELECT rowid, name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'create virtual%') m"
+
+
 class Schema:
     """The schema of a database at one moment. Foreign keys and columns are read when they are first asked for."""
 
@@ -78,24 +82,32 @@ class Schema:
     def foreign_keys(self) -> tuple[ForeignKey, ...]:
         """Every declared foreign key, tables and keys in the order of their creation; a composite one is one edge."""
         rows = self._database.read(
-            'SELECT m.name, f.id, f."table", f."from", f."to" FROM sqlite_master m, pragma_foreign_key_list(m.name) f '
-            "WHERE m.type = 'table' AND m.sql NOT LIKE 'create virtual%' ORDER BY m.rowid, f.id DESC, f.seq"
+            f'SELECT m.name, f.id, f."table", f."from", f."to" FROM {_REAL_TABLES}, pragma_foreign_key_list(m.name) f '
+            "ORDER BY m.rowid, f.id DESC, f.seq"
         )
-        grouped: dict[tuple[str, int], list[tuple[str, str, str | None]]] = {}
-        for child, number, parent, column, parent_column in rows:
-            grouped.setdefault((child, number), []).append((parent, column, parent_column))  # type: ignore[arg-type]
-        return tuple(self._foreign_key(child, pairs) for (child, _), pairs in grouped.items())
+        columns = self._columns_of_tables()
+        keys = []
+        for _, pairs in itertools.groupby(rows, key=lambda row: row[:2]):
+            children, _, parents, names, parent_names = zip(*pairs, strict=True)
+            named = [str(name) for name in parent_names if name is not None]
+            parent = self.find(parents[0])
+            if parent:
+                known = columns.get(parent.name, ())
+                actual = {_key(name): name for name, _ in known}
+                primary = [name for name, position in known if position]
+                named = [actual.get(_key(name), name) for name in named or primary]
+            keys.append(ForeignKey(children[0], names, parent.name if parent else parents[0], tuple(named)))
+        return tuple(keys)
 
-    def _foreign_key(self, child: str, pairs: list[tuple[str, str, str | None]]) -> ForeignKey:
-        columns = tuple(column for _, column, _ in pairs)
-        named = [name for *_, name in pairs if name is not None]
-        parent = self.find(pairs[0][0])
-        if parent is None or parent.kind != "table":
-            return ForeignKey(child, columns, parent.name if parent else pairs[0][0], tuple(named))
-        rows = self._database.read("SELECT name, pk FROM pragma_table_xinfo(?) ORDER BY pk", (parent.name,))
-        actual = {_key(str(name)): str(name) for name, _ in rows}
-        primary = [str(name) for name, position in rows if position]
-        return ForeignKey(child, columns, parent.name, tuple(actual.get(_key(name), name) for name in named or primary))
+    def _columns_of_tables(self) -> dict[str, list[tuple[str, int]]]:
+        """For each table its columns and their positions in the primary key, in the order of these."""
+        rows = self._database.read(
+            f"SELECT m.name, x.name, x.pk FROM {_REAL_TABLES}, pragma_table_xinfo(m.name) x ORDER BY m.rowid, x.pk"
+        )
+        columns: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
+        for table, name, position in rows:
+            columns[str(table)].append((str(name), int(position or 0)))
+        return columns
 
     @functools.cached_property
     def _neighbours(self) -> dict[str, dict[str, list[ForeignKey]]]:

@@ -37,6 +37,8 @@ BUSY_TIMEOUT_S = 2.0
 
 MAGIC = b"SQLite format 3\0"
 
+_PARTS = ("", "-wal", "-journal")
+
 # What the files look like from outside: identity, size and time of the database, of its -wal and of its -journal.
 Signature = tuple[tuple[int, int, int, int] | None, ...]
 
@@ -47,6 +49,7 @@ class OpenFile:
 
     Attributes:
         is_locked: SQLite's locks keep a reader from seeing half of a change.
+        is_shared: As long as it is open, the other program cannot fold its `-wal` into the database when it ends.
         note: What the person should know about the way of reading; mostly empty.
     """
 
@@ -54,6 +57,7 @@ class OpenFile:
     connection: sqlite3.Connection
     signature: Signature
     is_locked: bool = True
+    is_shared: bool = False
     note: str = ""
     directory: PrivateDirectory | None = None
 
@@ -72,15 +76,14 @@ def open_file(path: Path, directory: PrivateDirectory | None = None) -> OpenFile
     """The SQLite file `path`, read-only. `directory` is removed when it is closed. Raises DatabaseOpenError."""
     _check_file(path)
     absolute = path.absolute()
+    real = path.resolve()  # SQLite looks for the -wal beside the real file, too
     signature = _signature(absolute)
     try:
-        if not _is_wal(absolute):
-            return OpenFile(absolute, _connect_and_read(absolute), signature, directory=directory)
+        if not _is_wal(real):
+            return OpenFile(absolute, _connect_and_read(real), signature, directory=directory)
         if not signature[1] or signature[1][2] == 0:
-            return OpenFile(
-                absolute, _connect_and_read(absolute, immutable=1), signature, is_locked=False, directory=directory
-            )
-        return OpenFile(absolute, _connect_and_read(absolute), signature, directory=directory)
+            return OpenFile(absolute, _connect_and_read(real, immutable=1), signature, is_locked=False)
+        return OpenFile(absolute, _connect_and_read(real), signature, is_shared=True)
     except sqlite3.Error as error:
         if error_code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             return _open_copy(absolute)
@@ -142,7 +145,8 @@ def _is_wal(path: Path) -> bool:
 
 
 def _signature(path: Path) -> Signature:
-    return tuple(_file_signature(Path(f"{path}{suffix}")) for suffix in ("", "-wal", "-journal"))
+    real = path.resolve()
+    return tuple(_file_signature(Path(f"{real}{suffix}")) for suffix in _PARTS)
 
 
 def _file_signature(path: Path) -> tuple[int, int, int, int] | None:
@@ -182,9 +186,9 @@ def _open_copy(path: Path) -> OpenFile:
 def _copy(path: Path, target: Path, *, attempts: int = 5) -> Signature:
     for _ in range(attempts):
         before = _signature(path)
-        for suffix, part in zip(("", "-wal", "-journal"), before, strict=True):
+        for suffix, part in zip(_PARTS, before, strict=True):
             if part:
-                copied = shutil.copyfile(f"{path}{suffix}", f"{target}{suffix}")
+                copied = shutil.copyfile(f"{path.resolve()}{suffix}", f"{target}{suffix}")
                 if Path(copied).stat().st_size != part[2]:
                     break
         else:

@@ -165,13 +165,14 @@ class Toolbox:
         return [_key_line(key) for key in keys] or ["No foreign keys."], "\n", False
 
     def _join_path(self, table_a: str, table_b: str) -> tuple[list[str], str, bool]:
+        schema = self._schema
         start, end = self._find(table_a).name, self._find(table_b).name
-        path = self._schema.join_path(start, end)
+        path = schema.join_path(start, end)
         if path is None:
             return [f"No path between {show_name(start)} and {show_name(end)}."], "", False
         lines = [show_line(" -> ".join(show_name(name) for name in path))]
         for one, other in itertools.pairwise(path):
-            lines += [_key_line(key) for key in self._schema.keys_between(one, other)]
+            lines += [_key_line(key) for key in schema.keys_between(one, other)]
         return lines, "\n", False
 
     def _sample_rows(self, table_name: str, limit: int = 5) -> tuple[list[str], str, bool]:

@@ -168,7 +168,7 @@ def test_what_is_wrong_is_said(numbers, sql, kind, message):
 
 
 def test_changed_schema_is_seen(make, tmp_path):
-    """A table that another program adds is there for the next statement, virtual ones included, and `version` differs."""
+    """A table that another program adds is there for the next statement, also a virtual one; `version` differs."""
     database = make("CREATE TABLE t(n)")
     before = database.version
     with sqlite3.connect(tmp_path / "shop.sqlite") as writer:
@@ -179,7 +179,7 @@ def test_changed_schema_is_seen(make, tmp_path):
 
 
 def test_replaced_file_is_seen(make, tmp_path):
-    """When another file takes the name, the next statement reads that one, also if its schema has the same version number."""
+    """When another file takes the name, the next statement reads that one, also if its schema version is equal."""
     database = make("CREATE TABLE t(n); INSERT INTO t VALUES ('old')")
     before = database.version
     make("CREATE TABLE t(n); INSERT INTO t VALUES ('new')", "other.sqlite").close()

@@ -225,8 +225,10 @@ def test_killed_in_the_middle(directory):
     """A process that is killed while a statement runs leaves the database and its folder as they were."""
     before = fingerprint(directory)
     program = (
-        "import sys; from sqale_edge.database import Database; database = Database.open(sys.argv[1]); print('open', flush=True); "
-        "database.query('WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM t, r', max_rows=1)"
+        "import sys; from sqale_edge.database import Database; "
+        "database = Database.open(sys.argv[1]); print('open', flush=True); "
+        "endless = 'WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM t, r'; "
+        "database.query(endless, max_rows=1)"
     )
     process = subprocess.Popen([sys.executable, "-c", program, directory / "shop.sqlite"], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"open\n"

@@ -1,0 +1,377 @@
+"""Opening SQLite files of every state, and leaving them and their folder as they are."""
+
+import hashlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import pytest
+
+from sqale_edge.database import Database
+from sqale_edge.errors import DatabaseOpenError
+from sqale_edge.sqlite_files import sqlite_uri
+
+WRITER = """
+import os, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+print("ready", flush=True)
+for line in sys.stdin:
+    if line == "crash\\n":
+        os._exit(1)
+    connection.execute(line)
+    print("done", flush=True)
+connection.close()
+"""
+
+
+class Writer:
+    """Another program that writes to the database."""
+
+    def __init__(self, path):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.process.stdout.readline()
+
+    def do(self, *statements):
+        for statement in statements:
+            self.process.stdin.write(statement + "\n")
+            self.process.stdin.flush()
+            assert self.process.stdout.readline() == "done\n"
+
+    def crash(self):
+        self.process.communicate("crash\n")
+
+    def leave(self):
+        if not self.process.stdin.closed:
+            self.process.communicate()
+
+
+@pytest.fixture
+def start_writer():
+    """A function that starts another program on a file; all have ended afterwards."""
+    writers = []
+
+    def start(path):
+        writers.append(Writer(path))
+        return writers[-1]
+
+    yield start
+    for writer in writers:
+        writer.leave()
+
+
+@pytest.fixture
+def writer(tmp_path, start_writer):
+    """Another program that has `folder/shop.sqlite` open."""
+    (tmp_path / "folder").mkdir()
+    return start_writer(tmp_path / "folder" / "shop.sqlite")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "folder" / "shop.sqlite"
+
+
+def fingerprint(folder, *, ignore=()):
+    """The names and contents of everything in a folder."""
+    files = (path for path in folder.iterdir() if path.suffix not in ignore)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def rows(database):
+    return [row[0] for row in database.query("SELECT a FROM t ORDER BY a", max_rows=99).rows]
+
+
+START_WAL = (
+    "PRAGMA journal_mode=wal",
+    "CREATE TABLE t(a)",
+    "INSERT INTO t VALUES (1)",
+    "PRAGMA wal_checkpoint(truncate)",
+)
+
+
+def test_wal_beside_a_writer(writer, path):
+    """Rows that are only in the -wal are there, new ones appear, and only the -shm may change."""
+    writer.do(*START_WAL, "INSERT INTO t VALUES (2)")
+    before = fingerprint(path.parent, ignore=(".sqlite-shm",))
+    with Database.open(path) as database:
+        assert rows(database) == [1, 2]
+        assert fingerprint(path.parent, ignore=(".sqlite-shm",)) == before
+        writer.do("INSERT INTO t VALUES (3)")
+        assert rows(database) == [1, 2, 3]
+        writer.do("PRAGMA wal_checkpoint(truncate)", "INSERT INTO t VALUES (4)")
+        assert rows(database) == [1, 2, 3, 4]
+        assert database.notes == ()
+
+
+def test_wal_closed_properly(writer, path):
+    """A database in WAL mode that nobody has open gets no -wal and no -shm by being read."""
+    writer.do(*START_WAL)
+    writer.leave()
+    before = fingerprint(path.parent)
+    assert list(before) == ["shop.sqlite"]
+    with Database.open(path) as database:
+        assert rows(database) == [1]
+        assert fingerprint(path.parent) == before
+    assert fingerprint(path.parent) == before
+
+
+def test_wal_written_after_opening(writer, start_writer, path):
+    """A writer that comes later is noticed, though nothing was locked: no row is missing."""
+    writer.do(*START_WAL)
+    writer.leave()
+    with Database.open(path) as database:
+        assert rows(database) == [1]
+        second = start_writer(path)
+        second.do("INSERT INTO t VALUES (2)")
+        assert rows(database) == [1, 2]
+        second.do("INSERT INTO t VALUES (3)")
+        second.leave()
+        assert rows(database) == [1, 2, 3]
+        assert list(fingerprint(path.parent)) == ["shop.sqlite"]
+
+
+def test_switch_to_wal_after_opening(writer, path):
+    """A database that goes over to WAL mode while it is open here still gets no file beside it."""
+    writer.do("CREATE TABLE t(a)", "INSERT INTO t VALUES (1)")
+    with Database.open(path) as database:
+        assert rows(database) == [1]
+        writer.do("PRAGMA journal_mode=wal", "INSERT INTO t VALUES (2)")
+        writer.leave()
+        assert rows(database) == [1, 2]
+        assert list(fingerprint(path.parent)) == ["shop.sqlite"]
+
+
+@pytest.mark.parametrize("with_shm", [True, False])
+def test_wal_after_a_crash(writer, path, with_shm):
+    """The rows of a -wal that a crash left, or that was copied without -shm, are there; every file stays as it is."""
+    writer.do(*START_WAL, "INSERT INTO t VALUES (2)")
+    writer.crash()
+    if not with_shm:
+        Path(f"{path}-shm").unlink()
+    before = fingerprint(path.parent)
+    with Database.open(path) as database:
+        assert rows(database) == [1, 2]
+        assert fingerprint(path.parent) == before
+        assert bool(database.notes) is not with_shm
+    assert fingerprint(path.parent) == before
+
+
+def test_empty_wal(writer, path):
+    """An empty -wal without -shm is as good as none."""
+    writer.do(*START_WAL)
+    writer.leave()
+    Path(f"{path}-wal").touch()
+    before = fingerprint(path.parent)
+    with Database.open(path) as database:
+        assert rows(database) == [1]
+    assert fingerprint(path.parent) == before
+
+
+def test_rollback_after_a_crash(writer, path):
+    """A change that a crashed program began is undone in a private copy, said out loud; the original stays as it is."""
+    writer.do("CREATE TABLE t(a, b)", "PRAGMA cache_size=5", "BEGIN")
+    writer.do(
+        *[f"INSERT INTO t VALUES ({n}, hex(zeroblob(1000)))" for n in range(99)],
+        "COMMIT",
+        "BEGIN",
+        "UPDATE t SET a = a + 1000",
+    )
+    writer.crash()
+    assert Path(f"{path}-journal").stat().st_size > 512
+    before = fingerprint(path.parent)
+    with Database.open(path) as database:
+        assert rows(database) == list(range(99))
+        assert "private copy" in database.notes[0]
+        copies = set(Path(tempfile.gettempdir()).glob("sqale-edge-*/copy"))
+        assert copies
+    assert not copies & set(Path(tempfile.gettempdir()).glob("sqale-edge-*/copy"))
+    assert fingerprint(path.parent) == before
+
+
+def test_locked(writer, path):
+    """A database that another program holds locked is a clear error, at opening and later."""
+    writer.do("CREATE TABLE t(a)", "BEGIN EXCLUSIVE")
+    with pytest.raises(DatabaseOpenError, match="is locked by another program"):
+        Database.open(path)
+    writer.do("COMMIT")
+    with Database.open(path) as database:
+        assert rows(database) == []
+
+
+def test_unfinished_change_is_not_seen(writer, path):
+    """Rows of a transaction that is not committed do not appear, and reading does not wait for it."""
+    writer.do("CREATE TABLE t(a)", "INSERT INTO t VALUES (1)", "BEGIN IMMEDIATE", "INSERT INTO t VALUES (2)")
+    with Database.open(path) as database:
+        assert rows(database) == [1]
+        writer.do("COMMIT")
+        assert rows(database) == [1, 2]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_read_only_folder(writer, path):
+    """A database in WAL mode can be read where nothing can be written."""
+    writer.do(*START_WAL, "INSERT INTO t VALUES (2)")
+    writer.crash()
+    Path(f"{path}-shm").unlink()
+    path.parent.chmod(0o500)
+    try:
+        with Database.open(path) as database:
+            assert rows(database) == [1, 2]
+    finally:
+        path.parent.chmod(0o700)
+
+
+@pytest.fixture
+def good(tmp_path):
+    """The bytes of a small sound database."""
+    connection = sqlite3.connect(tmp_path / "good.sqlite")
+    connection.execute("CREATE TABLE t(a)")
+    connection.executemany("INSERT INTO t VALUES (?)", [("x" * 500,)] * 100)
+    connection.commit()
+    connection.close()
+    return (tmp_path / "good.sqlite").read_bytes()
+
+
+BROKEN_FILES = {
+    "empty": (lambda good: b"", "is empty"),
+    "truncated": (lambda good: good[: len(good) // 2], "is truncated"),
+    "a piece of the header": (lambda good: good[:50], "is truncated"),
+    "damaged": (lambda good: good[:100] + b"\xff" * 3996 + good[4096:], "is damaged"),
+    "encrypted": (lambda good: hashlib.shake_256(b"secret").digest(8192), "is encrypted"),
+    "newer file format": (lambda good: good[:18] + b"\3\3" + good[20:], "newer file format"),
+    "newer schema format": (lambda good: good[:44] + b"\0\0\0\x09" + good[48:], "newer file format"),
+    "text": (lambda good: b"name,age\nAnn,3\n" * 99, "is a text file"),
+    "zip": (lambda good: b"PK\3\4" + bytes(996), "is a zip archive"),
+    "gzip": (lambda good: b"\x1f\x8b" + bytes(998), "is compressed with gzip"),
+    "zeros": (lambda good: bytes(8192), "is not a SQLite database"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), BROKEN_FILES.values(), ids=BROKEN_FILES)
+def test_broken_file(tmp_path, good, make, message):
+    """The error says what is the matter with the file, in one line, and the file stays as it is."""
+    path = tmp_path / "broken.sqlite"
+    path.write_bytes(make(good))
+    before = fingerprint(tmp_path)
+    with pytest.raises(DatabaseOpenError) as caught:
+        Database.open(path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert repr(str(path)) in str(caught.value)
+    assert fingerprint(tmp_path) == before
+
+
+def test_not_a_file(tmp_path):
+    """A missing file, a folder, a pipe and impossible names are errors, and nothing is made."""
+    cases = [
+        (tmp_path / "missing.sqlite", "there is no file"),
+        (tmp_path, "is a directory"),
+        ("", "is a directory"),
+        (":memory:", "there is no file"),
+        ("file:made.sqlite?mode=rwc", "there is no file"),
+        (tmp_path / ("x" * 5000), "cannot be read"),
+        (tmp_path / "nul\0.sqlite", "cannot be read"),
+        ([], "one SQLite file"),
+        ([tmp_path / "a.sqlite", tmp_path / "b.sqlite"], "one SQLite file"),
+    ]
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        cases.append((tmp_path / "pipe", "is not a regular file"))
+    before = sorted(tmp_path.iterdir())
+    for path, message in cases:
+        with pytest.raises(DatabaseOpenError, match=message):
+            Database.open(path)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["what?mode=rwc", "a#b", "100%41", "a b", "größe 表", "a&cache=shared", "'", "x;y"])
+def test_any_name(tmp_path, good, name):
+    """Nothing of a file's name is taken for a parameter, and the file that is named is the one that is read."""
+    folder = tmp_path / f"dir {name}"
+    folder.mkdir()
+    (folder / f"{name}.sqlite").write_bytes(good)
+    with Database.open(folder / f"{name}.sqlite") as database:
+        assert database.query("SELECT count(*) FROM t", max_rows=1).rows == ((100,),)
+    assert [path.name for path in folder.iterdir()] == [f"{name}.sqlite"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are Unicode")
+def test_name_that_is_not_utf8(tmp_path, good):
+    """A file whose name is not UTF-8 can be read."""
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.sqlite"))
+    path.write_bytes(good)
+    with Database.open(path) as database:
+        assert database.query("SELECT count(*) FROM t", max_rows=1).rows == ((100,),)
+
+
+@pytest.mark.parametrize(
+    ("path", "uri"),
+    [
+        (PurePosixPath("/a b/c?d#e%.db"), "file:///a%20b/c%3Fd%23e%25.db?mode=ro"),
+        (PureWindowsPath(r"C:\a b\c.db"), "file:///C:/a%20b/c.db?mode=ro"),
+        (PureWindowsPath(r"\\server\share\c.db"), "file:////server/share/c.db?mode=ro"),
+    ],
+)
+def test_uri(path, uri):
+    """Drive letters and UNC paths have the URIs that SQLite's documentation gives them."""
+    assert sqlite_uri(path, mode="ro") == uri
+
+
+def test_a_link_is_followed(tmp_path, good, start_writer):
+    """A symbolic link leads to the database, and its -wal is looked for beside the real file."""
+    (tmp_path / "real").mkdir()
+    path = tmp_path / "real" / "shop.sqlite"
+    writer = start_writer(path)
+    writer.do(*START_WAL, "INSERT INTO t VALUES (2)")
+    (tmp_path / "link.sqlite").symlink_to(path)
+    with Database.open(tmp_path / "link.sqlite") as database:
+        assert rows(database) == [1, 2]
+    writer.leave()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["good.sqlite", "link.sqlite", "real"]
+
+
+def test_relative_path(tmp_path, good, monkeypatch):
+    """A relative path means the same file after the program has changed its folder."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy("good.sqlite", "again.sqlite")
+    with Database.open("again.sqlite") as database:
+        monkeypatch.chdir("/")
+        assert database.query("SELECT count(*) FROM t", max_rows=1).rows == ((100,),)
+
+
+def test_abandoned_copies_are_removed(writer, path, tmp_path):
+    """The private copy of a process that was killed is removed at the next start; one that is in use is not."""
+    writer.do(*START_WAL, "INSERT INTO t VALUES (2)")
+    writer.crash()
+    Path(f"{path}-shm").unlink()
+    private = tmp_path / "private"
+    private.mkdir()
+    environment = os.environ | {"TMPDIR": str(private), "TEMP": str(private)}
+    program = (
+        "import sys; from sqale_edge.database import Database; "
+        "database = Database.open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+    )
+
+    def start():
+        command = [sys.executable, "-c", program, path]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        assert process.stdout.readline() == b"open\n"
+        return process
+
+    running, killed = start(), start()
+    killed.kill()
+    killed.communicate()
+    for directory in private.iterdir():
+        os.utime(directory, (1, 1))  # an hour later
+    assert len(list(private.iterdir())) == 2
+    third = start()
+    assert len(list(private.iterdir())) == 2
+    third.communicate()
+    running.communicate()
+    assert list(private.iterdir()) == []

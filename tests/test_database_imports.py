@@ -1,0 +1,218 @@
+"""CSV, TSV, JSON and JSON lines files as databases."""
+
+import gzip
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from sqale_edge.database import Database
+from sqale_edge.errors import DatabaseOpenError
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A function that writes a file and returns its path."""
+
+    def write(name, content):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def tables(paths):
+    """Every table as its columns with types, and its rows."""
+    with Database.open(paths) as database:
+        names = [row[0] for row in database.query("SELECT name FROM sqlite_master ORDER BY rowid", max_rows=99).rows]
+        found = {}
+        for name in names:
+            columns = database.query(f"SELECT name, type FROM pragma_table_info('{name}')", max_rows=9999).rows
+            found[name] = (dict(columns), database.query(f'SELECT * FROM "{name}"', max_rows=9999).rows)
+        return found
+
+
+def test_csv(write):
+    """Types are detected, empty fields are NULL, and codes, long numbers and text stay as they are written."""
+    path = write(
+        "sales 2024.csv",
+        "id,zip,price,big,code,note,empty\r\n"
+        '1,00123,9.5,123456789012345678,1e5,"a ""b"", c\r\nd",\r\n'
+        "2,04567,-3,2,12,,\r\n",
+    )
+    types = {
+        "id": "INTEGER",
+        "zip": "TEXT",
+        "price": "REAL",
+        "big": "INTEGER",
+        "code": "REAL",
+        "note": "TEXT",
+        "empty": "TEXT",
+    }
+    rows = (
+        (1, "00123", 9.5, 123456789012345678, 100000.0, 'a "b", c\r\nd', None),
+        (2, "04567", -3.0, 2, 12.0, None, None),
+    )
+    assert tables(path) == {"sales 2024": (types, rows)}
+
+
+@pytest.mark.parametrize(
+    ("values", "type_"),
+    [
+        (["1", "2"], "INTEGER"),
+        (["1", "", "2.5"], "REAL"),
+        ([".5", "-1e-3"], "REAL"),
+        (["1", "x"], "TEXT"),
+        (["01", "2"], "TEXT"),
+        (["1,5", "2"], "TEXT"),
+        (["12345678901234567890", "1"], "TEXT"),
+        (["1234567890123456789", "0.5"], "TEXT"),
+        (["123456789012345678", "0.5"], "TEXT"),
+        (["1e", "1"], "TEXT"),
+        (["e5", "1"], "TEXT"),
+        (["-", "1"], "TEXT"),
+        (["NaN", "1"], "TEXT"),
+        (["0x10", "1"], "TEXT"),
+        (["", ""], "TEXT"),
+    ],
+)
+def test_type_of_a_column(write, values, type_):
+    """A column is numeric only if no value loses anything by it."""
+    path = write("t.tsv", "k\ta\n" + "".join(f"x\t{value}\n" for value in values))
+    columns, rows = tables(path)["t"]
+    assert columns["a"] == type_
+    if type_ == "TEXT":
+        assert [row[1] for row in rows] == [value or None for value in values]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_delimiters(write, delimiter):
+    """The delimiter of a CSV file is the one that its first line has most of."""
+    assert tables(write("t.csv", f"a{delimiter}b\n1{delimiter}x y\n")) == {
+        "t": ({"a": "INTEGER", "b": "TEXT"}, ((1, "x y"),))
+    }
+
+
+def test_names(write):
+    """Columns without a name, and names that SQLite would take for the same, become different ones."""
+    columns, _ = tables(write("sqlite_x.csv", "a,A,,select, b \n1,2,3,4,5\n"))["data_sqlite_x"]
+    assert list(columns) == ["a", "A_2", "column_3", "select", "b"]
+
+
+def test_short_and_blank_lines(write):
+    """Missing fields at the end of a line are NULL; blank lines are nothing."""
+    assert tables(write("t.csv", "a,b\n\n1\n\n2,3\n"))["t"][1] == ((1, None), (2, 3))
+
+
+def test_header_alone(write):
+    """A file with nothing but names is a table without rows."""
+    assert tables(write("t.csv", "a,b\n")) == {"t": ({"a": "TEXT", "b": "TEXT"}, ())}
+
+
+def test_wide(write):
+    """A file may have as many columns as SQLite has."""
+    columns, rows = tables(write("t.csv", ",".join(f"c{n}" for n in range(2000)) + "\n" + ",".join("1" * 2000) + "\n"))[
+        "t"
+    ]
+    assert len(columns) == len(rows[0]) == 2000
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1252"])
+def test_encodings(write, encoding):
+    """The usual encodings are recognised; one that is a guess is said out loud."""
+    path = write("t.csv", "name,n\nGröße €,1\n".encode(encoding))
+    assert tables(path) == {"t": ({"name": "TEXT", "n": "INTEGER"}, (("Größe €", 1),))}
+    with Database.open(path) as database:
+        assert bool(database.notes) == (encoding in ("cp1252", "utf-16-le", "utf-16-be"))
+
+
+def test_gzip(write):
+    """A compressed file is read like the file in it, and its name is without .gz."""
+    assert tables(write("t.jsonl.gz", gzip.compress(b'{"a": 1}\n'))) == {"t": ({"a": "INTEGER"}, ((1,),))}
+
+
+def test_json(write):
+    """Objects may have different keys; what is nested stays JSON; what does not fit 64 bits stays text."""
+    path = write("t.json", json.dumps([{"a": 1, "b": {"x": [1]}}, {"a": 2.5, "c": True}, {"big": 2**70, "n": None}]))
+    types = {"a": "REAL", "b": "TEXT", "c": "INTEGER", "big": "TEXT", "n": "TEXT"}
+    rows = ((1.0, '{"x": [1]}', None, None, None), (2.5, None, 1, None, None), (None, None, None, str(2**70), None))
+    assert tables(path) == {"t": (types, rows)}
+
+
+def test_json_of_several_tables(write):
+    """An object of arrays is a table for each."""
+    path = write("t.json", '{"cats": [{"a": 1}], "dogs": [{"b": "x"}, {"b": "y"}]}')
+    assert tables(path) == {"cats": ({"a": "INTEGER"}, ((1,),)), "dogs": ({"b": "TEXT"}, (("x",), ("y",)))}
+
+
+def test_one_json_object(write):
+    """An object of other values is a table of one row."""
+    assert tables(write("t.json", '{"a": 1, "b": [2]}')) == {"t": ({"a": "INTEGER", "b": "TEXT"}, ((1, "[2]"),))}
+
+
+def test_several_files(write, tmp_path):
+    """Several files are several tables of one database, also if they have the same name."""
+    (tmp_path / "sub").mkdir()
+    paths = [write("t.csv", "a\n1\n"), write("sub/t.tsv", "b\n2\n"), write("u.jsonl", '{"c": 3}\n\n{"c": 4}\n')]
+    found = tables(paths)
+    assert {name: rows for name, (_, rows) in found.items()} == {"t": ((1,),), "t_2": ((2,),), "u": ((3,), (4,))}
+
+
+def test_sqlite_file_with_another_name(tmp_path):
+    """A SQLite database is one whatever it is called."""
+    import sqlite3
+
+    connection = sqlite3.connect(tmp_path / "t.csv")
+    connection.execute("CREATE TABLE inside(a)")
+    connection.close()
+    assert list(tables(tmp_path / "t.csv")) == ["inside"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", "a,b\n1,2\n1,2,3\n", "line 3 has 3 fields, but the first line names 2"),
+        ("t.csv", 'a,b\n1,"2\n', "line 2: unexpected end of data"),
+        ("t.csv", 'a,b\n1,"2"x\n', "line 2: ',' expected after '\"'"),
+        ("t.csv", "", "it is empty"),
+        ("t.csv", b"\x89PNG\r\n\0\1\2\3" * 9, "it is not a text file"),
+        ("t.csv", ",".join(f"c{n}" for n in range(2001)) + "\n", "too many columns"),
+        ("t.json", '[{"a": 1},\n{"a": }]', "line 2: Expecting value"),
+        ("t.json", '[{"a": 1}, 2]', "element 2 of 't' is not an object"),
+        ("t.json", "[]", "'t' has no columns"),
+        ("t.json", "7", "element 1 of 't' is not an object"),
+        ("t.json", "[" * 99999, "recursion"),
+        ("t.jsonl", '{"a": 1}\n{"a": \n', "line 2: Expecting value"),
+        ("t.jsonl", '{"a": 1}\n[1]\n', "line 2 is not an object"),
+        ("t.csv.gz", gzip.compress(b"a\n" + bytes(range(65, 91)) * 999)[:60], "end-of-stream"),
+    ],
+)
+def test_wrong_files(write, name, content, message):
+    """The error names the file and the line, and nothing is left behind."""
+    path = write(name, content)
+    before = set(Path(tempfile.gettempdir()).glob("sqale-edge-*"))
+    with pytest.raises(DatabaseOpenError) as caught:
+        Database.open(path)
+    assert repr(str(path)) in str(caught.value)
+    assert message in str(caught.value)
+    assert set(Path(tempfile.gettempdir()).glob("sqale-edge-*")) == before
+
+
+def test_missing_file(tmp_path):
+    """A file that is not there is named as it was given."""
+    with pytest.raises(DatabaseOpenError, match=r"missing\.csv.*No such file"):
+        Database.open(tmp_path / "missing.csv")
+
+
+def test_private_database_is_removed(write):
+    """The database is in a private folder of its own, and gone when it is closed; the file it came from stays."""
+    path = write("t.csv", "a\n1\n")
+    before = set(Path(tempfile.gettempdir()).glob("sqale-edge-*"))
+    with Database.open(path) as database:
+        assert database.path == path
+        (directory,) = set(Path(tempfile.gettempdir()).glob("sqale-edge-*")) - before
+        assert directory.stat().st_mode & 0o077 == 0 or directory.drive
+    assert not directory.exists()
+    assert path.read_text() == "a\n1\n"
