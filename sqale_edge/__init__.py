@@ -9,6 +9,8 @@ with Agent.load("model.gguf") as agent:
 ```
 """
 
+import logging
+
 from sqale_edge._version import __version__
 from sqale_edge.agent import Agent
 from sqale_edge.database import Database
@@ -16,6 +18,8 @@ from sqale_edge.episode import Episode, Event, ToolCall, ToolResult
 from sqale_edge.errors import SqaleEdgeError
 from sqale_edge.settings import EngineSettings, EpisodeLimits, SamplingSettings
 from sqale_edge.tools import Toolbox
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless the program that embeds us says otherwise
 
 __all__ = [
     "Agent",

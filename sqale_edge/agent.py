@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from sqale_edge.database import Database
 from sqale_edge.engine import Decoding
 from sqale_edge.episode import Event, Finished
-from sqale_edge.errors import ModelError, ModelNotFoundError
+from sqale_edge.errors import ModelError
 from sqale_edge.grammar import tool_call_grammar
 from sqale_edge.loop import CancelFlag, EpisodeLoop
 from sqale_edge.protocol import Protocol
@@ -79,10 +79,9 @@ class Agent:
             ModelLoadError: llama.cpp cannot load it.
             SettingsError: Layers are to be offloaded, and this build of llama.cpp cannot.
         """
-        path = find_model(model)
         from sqale_edge.llama import LlamaEngine  # noqa: PLC0415 - loaded when a model is, not before
 
-        engine = LlamaEngine(path, settings or EngineSettings.from_environment(), on_progress=on_progress)
+        engine = LlamaEngine(Path(model), settings or EngineSettings.from_environment(), on_progress=on_progress)
         return cls(engine, sampling=sampling, limits=limits or EpisodeLimits.from_environment(), load_s=engine.load_s)
 
     def run(self, question: str, database: str | Path | Database, evidence: str | None = None, *, seed: int = 0) -> Episode:

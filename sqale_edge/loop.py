@@ -81,7 +81,7 @@ class EpisodeLoop:
         self._database, self._toolbox, self._limits, self._flag = database, toolbox, limits, flag
         self._question, self._evidence, self._seed, self._load_s = question, evidence, seed, load_s
         self._started = time.perf_counter()
-        self._ttft_s = self._prefill_s = self._tool_s = 0.0
+        self._prefill_s = self._tool_s = 0.0
         self._turns: list[OpenTurn] = []
         self._notes = [*protocol.notes, *database.notes]
         self._answered: dict[str, ToolResult] = {}
@@ -246,7 +246,7 @@ class EpisodeLoop:
             usage=sum((turn.usage for turn in turns), Usage()),
             timing=Timing(
                 load_s=self._load_s,
-                ttft_s=self._ttft_s,
+                ttft_s=self._turns[0].first_token_at - self._started if self._turns and self._turns[0].first_token_at else 0.0,
                 prefill_s=self._prefill_s,
                 decode_s=sum(turn.decode_s for turn in self._turns),
                 tool_s=self._tool_s,

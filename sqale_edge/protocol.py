@@ -32,7 +32,7 @@ BUDGET_ONE_KEY: Final = "sqale.prompt.budget_one"
 LIMIT_KEY: Final = "sqale.prompt.limit"
 
 _OWN_TEXTS: Final = {
-    USER_KEY: "{question}",
+    USER_KEY: "Question: {question}\n\nReply 1 is list_tables.",
     RESULT_KEY: "Tool result:",
     BUDGET_KEY: "[{n} tool turns left before you must answer]",
     BUDGET_ONE_KEY: "[{n} tool turn left before you must answer]",
@@ -53,17 +53,17 @@ def own_system_prompt() -> str:
     """The instructions for a model that comes without its training prompt."""
     tools = "\n".join(f"- {tool.signature}: {tool.description}" for tool in TOOLS)
     return (
-        "You answer a question about a SQLite database by writing one SQL query. You do not see the schema; find out what you need with "
-        "these tools:\n"
+        "You answer a question about a SQLite database that you cannot see. Explore it with tool calls:\n"
         f"{tools}\n\n"
-        "A tool call is one JSON object, and a reply holds nothing but tool calls:\n"
-        '{"tool": "describe_table", "args": {"table_name": "orders"}}\n\n'
-        "Work in these steps:\n"
-        "1. list_tables, then describe_table for the few tables that the question is about.\n"
-        "2. If the question names a value, look up how it is written with distinct_values.\n"
-        "3. run_query with the query that answers the question; correct it if it fails.\n"
-        "4. submit_sql with the query as soon as its result answers the question. Only submit_sql gives an answer.\n"
-        "Select exactly what is asked for and nothing more."
+        "Write one tool call per reply, a JSON object and nothing else, and wait for its result.\n"
+        'Reply 1: {"tool": "list_tables"}\n'
+        'Reply 2: {"tool": "describe_table", "args": {"table_name": "..."}} for a table of the list that the question is about; '
+        "one such reply for each of them.\n"
+        'Then: {"tool": "distinct_values", "args": {"table_name": "...", "column_name": "..."}} if the question names a value.\n'
+        'Then: {"tool": "run_query", "args": {"sql": "SELECT ..."}} to try the query, corrected until it runs.\n'
+        'Last: {"tool": "submit_sql", "args": {"sql": "SELECT ..."}} with the query that run_query has shown to be right.\n\n'
+        "Use only tables and columns that a result has shown. Join only the tables that the question needs. "
+        "Select exactly the columns that are asked for."
     )
 
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from sqale_edge.engine import Decoding
 from sqale_edge.episode import Event, Thought, ToolCall, ToolResult, Turn, Usage, Wrote
 
+from sqale_edge.replies import parse_calls
+
 if TYPE_CHECKING:
     from sqale_edge.engine import Engine, Grammar, Prefill, TokenSequence
 
@@ -51,7 +53,7 @@ class OpenTurn:
         self.first_token_at: float | None = None
 
     def write(self, max_tokens: int, call_tokens: int) -> Steps:
-        """Decode at most `max_tokens`, of which `call_tokens` are kept for what follows the thought."""
+        """Decode at most `max_tokens`, of which `call_tokens` are kept for what follows the thought; all there is for a model without one."""
         info = self._engine.info
         if self._thinks and info.think_close is not None:
             stop = info.end_tokens | {info.think_close}
@@ -62,7 +64,9 @@ class OpenTurn:
             if last is None:
                 self._sequence.append([info.think_close])
                 self._n_forced += 1
-        n_left = max_tokens - self._n_decoded - self._n_forced
+            n_left = max_tokens - self._n_decoded - self._n_forced
+        else:
+            n_left = min(max_tokens, call_tokens)
         self.text, self.end_token = yield from self._decode(Wrote, self._grammar, n_left, info.end_tokens)
 
     def _decode(
@@ -86,6 +90,8 @@ class OpenTurn:
             text += piece
             if piece:
                 yield event(self.number, piece)
+                if phase is not None and _ends_with_submit(text):
+                    return text, None
         return text + characters.decode(b"", final=True), None
 
     @property
@@ -104,3 +110,8 @@ class OpenTurn:
         """The turn as a value."""
         is_final = self._grammar is None
         return Turn(self.thought, self.text, self.calls, tuple(self.results), is_final, self.usage)
+
+
+def _ends_with_submit(text: str) -> bool:
+    """Whether the calls in `text` end with a whole `submit_sql`: what would follow is not run, so it need not be written."""
+    return text.endswith("}") and parse_calls(text)[-1].name == "submit_sql"
