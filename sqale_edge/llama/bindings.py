@@ -20,9 +20,8 @@ TESTED_VERSION = "0.3.36"
 
 _log = logging.getLogger("sqale_edge.llama")
 # llama.cpp calls "info" what only its developers want to see. Source: enum ggml_log_level in ggml.h.
-_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.DEBUG}
-_CONTINUED = 5
-_ERROR = 3
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
+_ERROR, _CONTINUED = 4, 5
 
 
 def check_version(installed: str) -> None:
@@ -89,7 +88,7 @@ def check_decode(code: int) -> None:
         raise ContextOverflowError(
             "the context is full: llama.cpp found no place for the next tokens", hint="load the model with a larger n_ctx"
         )
-    if code == 2:  # noqa: PLR2004 - one row of the table
+    if code == 2:
         raise Cancelled("the evaluation was cancelled")
     detail = "an invalid batch" if code == -1 else last_error() or "a fatal error"
     raise DecodeError(f"llama.cpp failed to evaluate tokens: {detail} (code {code})")

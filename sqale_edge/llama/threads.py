@@ -1,4 +1,4 @@
-"""How many threads make sense here: the CPUs that this process may really use. The one platform-specific place of the engine.
+"""How many threads make sense here: the CPUs that this process may really use. Platform-specific, like `memory.py`.
 
 llama.cpp's threads spin at barriers, so one thread too many can make a token twenty times slower: a container with two allowed CPUs must get
 two, whatever the host has.

@@ -1,0 +1,103 @@
+"""`sqale-edge doctor`: what this installation can do, and what a model would need here."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sqale_edge._version import __version__
+
+_MIB = 1 << 20
+
+
+@click.command()
+@click.option("-m", "--model", type=click.Path(path_type=Path), help="A GGUF file: say what it is and how much memory it will take.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def doctor(*, model: Path | None, as_json: bool) -> None:
+    """Show the installed build, this machine, and the memory that a model needs before it is loaded.
+
+    \b
+    Example:
+      sqale-edge doctor --model model.gguf
+    """
+    report = _describe_machine()
+    if model is not None:
+        report["model"] = _describe_model(model, report["machine"]["available_memory_bytes"])
+    if as_json:
+        click.echo(json.dumps(report, indent=2, ensure_ascii=False))
+        return
+    for section, values in report.items():
+        click.echo(section)
+        for name, value in values.items():
+            click.echo(f"  {name:26} {_show(name, value)}")
+
+
+def _describe_machine() -> dict[str, dict[str, Any]]:
+    from sqale_edge.llama import default_threads, describe_build  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.llama.memory import available_memory  # noqa: PLC0415
+    from sqale_edge.llama.model import choose_gpu_layers  # noqa: PLC0415
+    from sqale_edge.llama.threads import allowed_cpus  # noqa: PLC0415
+    from sqale_edge.settings import EngineSettings  # noqa: PLC0415
+
+    build = describe_build()
+    n_threads, n_threads_batch = default_threads()
+    return {
+        "build": {
+            "sqale_edge": __version__,
+            "python": platform.python_version(),
+            "sqlite": sqlite3.sqlite_version,
+            **build,
+            "gpu_layers_auto": choose_gpu_layers(EngineSettings(), can_offload=build["can_offload"])[1],
+        },
+        "machine": {
+            "system": platform.platform(),
+            "allowed_cpus": allowed_cpus(),
+            "threads_decode": n_threads,
+            "threads_prefill": n_threads_batch,
+            "available_memory_bytes": available_memory(),
+        },
+    }
+
+
+def _describe_model(path: Path, available_bytes: int | None) -> dict[str, Any]:
+    from sqale_edge.llama import read_model_info  # noqa: PLC0415
+    from sqale_edge.llama.memory import estimate_memory  # noqa: PLC0415
+    from sqale_edge.protocol import Protocol  # noqa: PLC0415
+    from sqale_edge.settings import EngineSettings  # noqa: PLC0415
+
+    info = read_model_info(path)
+    settings = EngineSettings.from_environment()
+    estimate = estimate_memory(info.metadata, path.stat().st_size, settings)
+    protocol = Protocol(info)
+    return {
+        "file": str(path),
+        "name": info.name,
+        "architecture": info.metadata.get("general.architecture"),
+        "vocabulary": info.n_vocab,
+        "thinks": protocol.thinks,
+        "prompt": protocol.source,
+        "notes": "; ".join(protocol.notes) or "none",
+        "n_ctx": settings.n_ctx,
+        "weights_bytes": estimate.weights_bytes,
+        "kv_cache_bytes": estimate.kv_cache_bytes,
+        "recurrent_state_bytes": estimate.recurrent_state_bytes,
+        "compute_bytes": estimate.compute_bytes,
+        "program_bytes": estimate.program_bytes,
+        "total_bytes": estimate.total_bytes,
+        "fits": "unknown" if available_bytes is None else estimate.total_bytes <= available_bytes,
+    }
+
+
+def _show(name: str, value: Any) -> str:
+    if name.endswith("_bytes") and isinstance(value, int):
+        return f"{value / _MIB:,.0f} MiB"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(value)
+    return "unknown" if value is None else str(value)

@@ -1,0 +1,35 @@
+"""Models for the tests: small, seeded, of the real architectures, made once a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from checkpoints import write_checkpoint
+
+from sqale_edge import EngineSettings
+from sqale_edge.convert import convert_checkpoint
+from sqale_edge.llama import LlamaEngine
+from sqale_edge.testing import make_shop
+
+
+@pytest.fixture(scope="session")
+def qwen_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Qwen3.5 (Gated DeltaNet and attention layers) with thinking and a real byte-level vocabulary."""
+    folder = tmp_path_factory.mktemp("qwen")
+    convert_checkpoint(write_checkpoint(folder / "checkpoint"), folder / "qwen.gguf", quant="BF16")
+    return folder / "qwen.gguf"
+
+
+@pytest.fixture
+def engine(qwen_gguf: Path):
+    """A fresh engine with room for three sequences."""
+    engine = LlamaEngine(qwen_gguf, EngineSettings(n_ctx=4096, n_sequences=3, threads=1))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """The small shop database."""
+    return make_shop(tmp_path / "shop.sqlite")
