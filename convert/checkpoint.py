@@ -1,8 +1,8 @@
 """A checkpoint folder in Hugging Face form: its JSON files, and its tensors as memory-mapped arrays.
 
-Everything is checked when the folder is opened, without reading any weights: headers against file sizes, tensors against each other, shards
-against the index. What a config *claims* about tensors is not believed here; `qwen35` compares the two. Nothing is executed, and no pickled
-weights are read.
+Everything is checked when the folder is opened, without reading any weights: headers against file sizes, tensors
+against each other, shards against the index. What a config *claims* about tensors is not believed here; `qwen35`
+compares the two. Nothing is executed, and no pickled weights are read.
 
 Not guaranteed: files that change while they are open.
 """

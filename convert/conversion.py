@@ -1,7 +1,8 @@
 """`convert_checkpoint`: from a folder to finished, verified GGUF files.
 
-Everything that can be known beforehand is checked before anything is written: the checkpoint, the target, the disk. Then one pass over the weights
-writes a BF16 file aside, llama.cpp quantizes that, each result is read back and run, and only then they get their names.
+Everything that can be known beforehand is checked before anything is written: the checkpoint, the target, the disk.
+Then one pass over the weights writes a BF16 file aside, llama.cpp quantizes that, each result is read back and run, and
+only then they get their names.
 """
 
 from __future__ import annotations
@@ -126,17 +127,21 @@ def convert_checkpoint(
     """Convert the checkpoint in the folder `source`.
 
     Args:
-        source: Holds `config.json`, the weights as safetensors, `tokenizer.json`; a `sqale_agent.py` is read for the training prompt.
+        source: Holds `config.json`, the weights as safetensors, `tokenizer.json`; a `sqale_agent.py` is read for the
+        training prompt.
         target: A file ending in `.gguf`; or a folder, or a name with `{quant}` in it, as several file types need.
         quant: One or several of llama.cpp's file types, by name.
         overwrite: Replace files that exist.
         training_prompt: False leaves `sqale_agent.py` alone, for one that cannot be read.
-        name, repository, revision: Of the model, where the folder does not tell, or tells it wrong.
+        name: Of the model; None takes the name of the repository or the folder.
+        repository: `owner/name` of the model's origin; None takes what the folder tells.
+        revision: The commit there; None takes what the folder tells.
         threads: For quantizing; None takes as many as this process has CPUs.
         on_progress: Called often; what it raises stops the conversion.
 
     Raises:
-        ConversionError: Something is wrong with the checkpoint or the target; nothing was written, or nothing is left of it.
+        ConversionError: Something is wrong with the checkpoint or the target; nothing was written, or nothing is left
+        of it.
     """
     start = time.perf_counter()
     source, target = Path(source), Path(target)
@@ -181,6 +186,8 @@ def convert_checkpoint(
 
 def _choose_targets(target: Path, quants: list[str], provenance: Provenance, *, overwrite: bool) -> dict[str, Path]:
     """Where each file goes. Raises ConversionError for a place where it cannot or should not."""
+    if not quants:
+        raise ConversionError("no file type is given", path=target, hint="for example Q4_K_M")
     if target.is_dir():
         target /= re.sub(r"[^\w.-]+", "-", provenance.name) + "-{quant}.gguf"
     if len(quants) > 1 and "{quant}" not in target.name:

@@ -22,24 +22,28 @@ MOST_ITEMS = 1 << 10  # of one list
 
 def evaluate(node: ast.expr | None, names: Names) -> Any:
     """What an expression is worth: a `Text`, a number, a list, or None where that is not known."""
+    value: Any = None
     match node:
-        case ast.Constant(value=str(value)):
-            return Text((value,) if value else ())
-        case ast.Constant(value=bool() | int() | float() as value):
-            return value
+        case ast.Constant(value=str(text)):
+            value = Text((text,) if text else ())
+        case ast.Constant(value=bool() | int() | float() as number):
+            value = number
         case ast.Name(id=name):
-            return names.get(name)
-        case ast.JoinedStr(values=values):
-            return join_parts(part for value in values for part in _read_piece(value, names))
+            value = names.get(name)
+        case ast.JoinedStr(values=pieces):
+            value = join_parts(part for piece in pieces for part in _read_piece(piece, names))
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return add(evaluate(left, names), left, evaluate(right, names), right)
+            value = add(evaluate(left, names), left, evaluate(right, names), right)
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            return choose(test, names, evaluate(body, names), evaluate(orelse, names))
+            value = choose(test, names, evaluate(body, names), evaluate(orelse, names))
         case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [read_text_of(item, names) for item in items]
+            value = [read_text_of(item, names) for item in items]
+        case ast.Call(func=ast.Attribute(value=owner, attr=method)):
+            text = evaluate(owner, names)
+            value = _call_method(text, method, node, names) if isinstance(text, Text) else _clean(node, names)
         case ast.Call():
-            return _call(node, names)
-    return None
+            value = _clean(node, names)
+    return value
 
 
 def _read_piece(node: ast.expr, names: Names) -> tuple[str | Hole | Choice, ...]:
@@ -50,33 +54,29 @@ def _read_piece(node: ast.expr, names: Names) -> tuple[str | Hole | Choice, ...]
 
 
 def read_text_of(node: ast.expr, names: Names) -> Text:
+    """An expression as it would stand in a string; what is not known as a hole."""
     return _to_text(evaluate(node, names), node)
 
 
-def _call(call: ast.Call, names: Names) -> Any:
-    """The harmless calls that prompts are made with; None for every other one."""
-    function = ast.unparse(call.func)
-    if function in ("dedent", "textwrap.dedent", "cleandoc", "inspect.cleandoc") and len(call.args) == 1:
-        text = evaluate(call.args[0], names)
-        if not isinstance(text, Text) or text.constant is None:
-            return None
-        return Text(((textwrap.dedent if function.endswith("dedent") else inspect.cleandoc)(text.constant),))
-    if not isinstance(call.func, ast.Attribute):
+def _clean(call: ast.Call, names: Names) -> Text | None:
+    """`textwrap.dedent(...)` and `inspect.cleandoc(...)` of a known text; None for every other call."""
+    function = ast.unparse(call.func).rpartition(".")[2]
+    text = evaluate(call.args[0], names) if len(call.args) == 1 else None
+    if function not in ("dedent", "cleandoc") or not isinstance(text, Text) or text.constant is None:
         return None
-    owner, method = evaluate(call.func.value, names), call.func.attr
-    if not isinstance(owner, Text):
-        return None
+    return Text(((textwrap.dedent if function == "dedent" else inspect.cleandoc)(text.constant),))
+
+
+def _call_method(text: Text, method: str, call: ast.Call, names: Names) -> Text | None:
+    """The methods that prompts are made with; None for every other one."""
     if method in ("strip", "lstrip", "rstrip") and not call.args:
-        return _strip(owner, method)
+        return _strip(text, method)
     if method == "format":
-        return _format(owner, call, names)
-    if method == "join" and len(call.args) == 1:
-        items = evaluate(call.args[0], names)
-        if isinstance(items, list):
-            return join_parts(
-                part for number, item in enumerate(items) for part in (*(owner.parts if number else ()), *item.parts)
-            )
-    return None
+        return _format(text, call, names)
+    items = evaluate(call.args[0], names) if method == "join" and call.args else None
+    if not isinstance(items, list):
+        return None
+    return join_parts(part for n, item in enumerate(items) for part in (*(text.parts if n else ()), *item.parts))
 
 
 def _format(owner: Text, call: ast.Call, names: Names) -> Text | None:
@@ -94,6 +94,7 @@ def _format(owner: Text, call: ast.Call, names: Names) -> Text | None:
 
 
 def choose(test: ast.expr, names: Names, then: Any, other: Any) -> Any:
+    """One of two values, or both texts as a choice where the condition is not known."""
     decided = decide(test, names)
     if decided is not None:
         return then if decided else other

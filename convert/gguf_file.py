@@ -1,7 +1,7 @@
 """The head of a GGUF file, read back: metadata and the table of tensors. Independent of the code that writes.
 
-Bounded by the file's own size: lengths that point outside of it are errors. The gguf package's reader needs over a gigabyte for this vocabulary.
-Source of the format: docs/gguf.md of ggml-org/ggml.
+Bounded by the file's own size: lengths that point outside of it are errors. The gguf package's reader needs over a
+gigabyte for this vocabulary. Source of the format: docs/gguf.md of ggml-org/ggml.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _read_head(cursor: _Cursor, n_bytes: int) -> tuple[dict[str, Any], dict[str,
     for info in sorted(tensors.values(), key=lambda info: info.offset):
         if info.offset < end or info.offset + info.n_bytes > n_bytes:
             raise ValueError(
-                f"{info.name!r} overlaps another tensor or ends after the file does, at byte {info.offset + info.n_bytes:,}"
+                f"{info.name!r} overlaps another tensor or ends after the file, at {info.offset + info.n_bytes:,}"
             )
         end = info.offset + info.n_bytes
     return fields, tensors

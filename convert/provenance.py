@@ -37,6 +37,7 @@ class Provenance:
     revision: str | None
 
     def to_metadata(self) -> list[Field]:
+        """The keys that name the model."""
         fields: list[Field] = [("general.name", "str", self.name)]
         if self.repository:
             fields.append(("general.source.repo_url", "str", f"https://huggingface.co/{self.repository}"))
@@ -49,7 +50,7 @@ class Provenance:
 def find_provenance(
     folder: Path, *, name: str | None = None, repository: str | None = None, revision: str | None = None
 ) -> Provenance:
-    """What is given, and for the rest what the folder tells: the layout of the Hugging Face cache, or the notes that a download leaves."""
+    """What is given, else what the folder tells: the layout of the Hugging Face cache, or a download's notes."""
     path = folder.absolute()
     if cached := next(filter(None, map(_CACHE_FOLDER.fullmatch, path.parts)), None):
         repository = repository or "/".join(cached.groups())
@@ -57,10 +58,9 @@ def find_provenance(
             revision = revision or path.name
     if revision is None:
         revision = _read_download_note(folder)
-    # The last part of a repository's name is what people call the model; a folder of the cache is named after its revision.
-    return Provenance(
-        name or (repository.rpartition("/")[2] if repository else path.name) or "model", repository, revision
-    )
+    # What people call the model; a folder of the cache is named after its revision.
+    usual_name = repository.rpartition("/")[2] if repository else path.name
+    return Provenance(name or usual_name or "model", repository, revision)
 
 
 def _read_download_note(folder: Path) -> str | None:
@@ -100,6 +100,6 @@ def read_sampling(checkpoint: Checkpoint) -> list[Field]:
             raise CheckpointError(
                 f"generation_config.json has {name} {value!r}, which is no number from 0", path=checkpoint.folder
             )
-        number, kind = (int(value), "i32") if name == "top_k" else (float(value), "f32")
-        fields += [(f"general.sampling.{short}", kind, number), (f"sqale.sampling.{name}", kind, number)]  # type: ignore[list-item]
+        keys = (f"general.sampling.{short}", f"sqale.sampling.{name}")
+        fields += [(key, "i32", int(value)) if name == "top_k" else (key, "f32", float(value)) for key in keys]
     return fields

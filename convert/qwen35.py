@@ -1,10 +1,10 @@
 """Qwen3.5's language model: which tensors it has, and the pure array changes from the Hugging Face layout to ggml's.
 
-What is dropped is named here and nowhere else: the vision tower, multi-token prediction, and buffers that hold no weights. Every other tensor
-of a checkpoint must be one that the configuration asks for, and the other way round.
+What is dropped is named here and nowhere else: the vision tower, multi-token prediction, and buffers that hold no
+weights. Every other tensor of a checkpoint must be one that the configuration asks for, and the other way round.
 
-Sources: src/models/qwen35.cpp of ggml-org/llama.cpp for names and shapes; its conversion of this family for the changes, whose results
-are compared byte for byte.
+Sources: src/models/qwen35.cpp of ggml-org/llama.cpp for names and shapes; its conversion of this family for the
+changes, whose results are compared byte for byte.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class TensorPlan:
 
 
 def tile_value_heads(n_key_heads: int, n_value_heads: int, width: int) -> Array:
-    """Where each row comes from when value heads of `width` rows are regrouped; the identity where both counts are equal.
+    """Where each row comes from when value heads of `width` rows are regrouped; the identity for equal counts.
 
-    A checkpoint keeps the value heads of one key head together. ggml repeats the key heads as a whole, so it wants the first value head of
-    every key head, then the second of every one.
+    A checkpoint keeps the value heads of one key head together. ggml repeats the key heads as a whole, so it wants the
+    first value head of every key head, then the second of every one.
 
     Shapes:
         returns (n_value_heads * width,) int64

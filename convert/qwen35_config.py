@@ -1,7 +1,7 @@
 """The numbers of Qwen3.5's language model: read from `config.json`, checked, and written as GGUF metadata.
 
-Sources: src/models/qwen35.cpp of ggml-org/llama.cpp, which says what a GGUF file must hold and what its graph takes for granted;
-models/qwen3_5/configuration_qwen3_5.py of huggingface/transformers.
+Sources: src/models/qwen35.cpp of ggml-org/llama.cpp, which says what a GGUF file must hold and what its graph takes for
+granted; models/qwen3_5/configuration_qwen3_5.py of huggingface/transformers.
 """
 
 from __future__ import annotations
@@ -87,30 +87,30 @@ class Qwen35Config:
             rope_dim=int(head_dim * rope.number("partial_rotary_factor", 0.25)),
             rope_sections=_read_sections(rope),
         )
-        if problem := numbers._find_unsupported(values, rope):  # noqa: SLF001 - its own
+        if problem := numbers._find_unsupported(values, rope):
             raise UnsupportedArchitectureError(f"config.json asks for {problem}, which llama.cpp cannot run", path=path)
         return numbers
 
-    def _find_unsupported(self, values: _Values, rope: _Values) -> str:
-        """What llama.cpp's graph of this family does not do; empty where it does it all."""
+    def _find_unsupported(self, values: _Values, rope: _Values) -> str | None:
+        """What the configuration wants that llama.cpp's graph of this family does not do; None where it does it all."""
         value_dim = values.count("linear_value_head_dim")
-        if (rope_type := rope.values.get("rope_type", "default")) != "default":
-            return f"rope_type {rope_type!r} (supported: 'default')"
-        if (activation := values.values.get("hidden_act", "silu")) != "silu":
-            return f"hidden_act {activation!r} (supported: 'silu')"
-        if value_dim != self.linear_dim:
-            return (
-                f"linear_value_head_dim {value_dim} beside linear_key_head_dim {self.linear_dim} (they must be equal)"
-            )
-        if self.n_value_heads % self.n_key_heads:
-            return f"{self.n_value_heads} linear value heads for {self.n_key_heads} key heads (they must be a multiple)"
-        if (width := max(self.n_value_heads * self.linear_dim, self.n_heads * self.head_dim)) > _WIDEST:
-            return f"heads that are {width:,} wide together (at most {_WIDEST:,})"
-        if self.n_heads % self.n_kv_heads:
-            return f"{self.n_heads} attention heads for {self.n_kv_heads} key/value heads (they must be a multiple)"
-        if not 0 < self.rope_dim <= self.head_dim or self.rope_dim % 2:
-            return f"{self.rope_dim} of {self.head_dim} dimensions rotated (an even part of them must be)"
-        return ""
+        rope_type, activation = rope.values.get("rope_type", "default"), values.values.get("hidden_act", "silu")
+        widest = max(self.n_value_heads * self.linear_dim, self.n_heads * self.head_dim)
+        heads = f"{self.n_heads} attention heads for {self.n_kv_heads} key/value heads"
+        value_heads = f"{self.n_value_heads} linear value heads for {self.n_key_heads} key heads"
+        wishes = (
+            (rope_type != "default", f"rope_type {rope_type!r} (supported: 'default')"),
+            (activation != "silu", f"hidden_act {activation!r} (supported: 'silu')"),
+            (value_dim != self.linear_dim, f"linear heads of widths {self.linear_dim} and {value_dim} (must be equal)"),
+            (self.n_value_heads % self.n_key_heads, f"{value_heads} (must be a multiple)"),
+            (self.n_heads % self.n_kv_heads, f"{heads} (must be a multiple)"),
+            (widest > _WIDEST, f"heads that are {widest:,} wide together (at most {_WIDEST:,})"),
+            (
+                not 0 < self.rope_dim <= self.head_dim or self.rope_dim % 2,
+                f"RoPE over {self.rope_dim} dimensions of a head",
+            ),
+        )
+        return next((wish for is_unsupported, wish in wishes if is_unsupported), None)
 
     def to_metadata(self) -> list[Field]:
         """The `qwen35.*` keys."""

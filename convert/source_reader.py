@@ -1,8 +1,9 @@
 """The texts in a Python source file, found by reading it: nothing is imported, compiled or executed.
 
-A text is a string constant, a concatenation, an f-string, or what a few harmless methods make of one (`format`, `join`, `strip`, ...). What is
-only known when the program runs is left as a hole; where a condition decides, both texts are kept, so that "1 turn" and "2 turns" come out of
-one f-string. Statements are followed in order: both branches of every `if`, loops once.
+A text is a string constant, a concatenation, an f-string, or what a few harmless methods make of one (`format`, `join`,
+`strip`, ...). What is only known when the program runs is left as a hole; where a condition decides, both texts are
+kept, so that "1 turn" and "2 turns" come out of one f-string. Statements are followed in order: both branches of every
+`if`, loops once.
 
 Not guaranteed: texts built in other ways. They are simply not found.
 """
@@ -28,7 +29,7 @@ _SHORTEST_LOOSE = 12  # characters of a text without a name, to leave out dictio
 
 @dataclasses.dataclass(frozen=True)
 class Uses:
-    """How constants are filled in: `NAME.format(...)`, or `NAME.replace("{field}", ...)` with the fields of the latter."""
+    """How constants are filled in: those with `NAME.format(...)`, and the fields in `NAME.replace("{field}", ...)`."""
 
     formatted: set[str] = dataclasses.field(default_factory=set)
     replaced: dict[str, list[str]] = dataclasses.field(default_factory=dict)
@@ -37,8 +38,8 @@ class Uses:
 def find_texts(source: str, path: Path) -> tuple[dict[str, Text], Uses]:
     """Every text of a module by its name, in the order of the source.
 
-    A name is `NAME`, `Class.NAME`, `function.name`, `function()` for what a function returns, `NAME[key]` for an entry of a dictionary, and
-    `function:LINE` for a text without a name.
+    A name is `NAME`, `Class.NAME`, `function.name`, `function()` for what a function returns, `NAME[key]` for an entry
+    of a dictionary, and `function:LINE` for a text without a name.
 
     Raises:
         CheckpointError: The source cannot be parsed.
@@ -59,7 +60,7 @@ def find_texts(source: str, path: Path) -> tuple[dict[str, Text], Uses]:
 
 
 class _Reader:
-    """Follows the statements of a module and collects its texts. Values are `Text`, numbers, lists of values, or None: not known."""
+    """Follows the statements of a module and collects its texts. Values are those of `expressions`."""
 
     def __init__(self, assigned_once: set[str]) -> None:
         self._assigned_once = assigned_once
@@ -159,7 +160,7 @@ class _Reader:
             ):
                 names[call.func.value.id] = [*known, read_text_of(call.args[0], names)]
 
-    # -- collecting ---------------------------------------------------------------------------------------------------------------
+    # -- collecting ------------------------------------------------------------------------------------------------
 
     def _note(self, name: str, text: Text) -> None:
         known = self.texts.get(name)

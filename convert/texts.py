@@ -1,4 +1,4 @@
-"""Texts that are only partly known: string templates as they are read out of a program's source, and how they are filled in."""
+"""Texts that are only partly known: templates as they are read out of a program's source, and how they are filled."""
 
 from __future__ import annotations
 
@@ -89,7 +89,10 @@ class Text:
 
 
 def split_fields(text: str, *, fields: Iterable[str] | None = None) -> Text | None:
-    """A constant's fields as holes: those of `str.format`, or only the given ones, verbatim; None where it is no valid format string."""
+    """A constant with its fields as holes: those of `str.format`, or only the given ones and nothing else special.
+
+    None where it is no valid format string.
+    """
     if fields is None:
         try:
             pieces = [(before, field) for before, field, _, _ in string.Formatter().parse(text)]
@@ -126,7 +129,7 @@ def join_parts(parts: Iterable[str | Hole | Choice]) -> Text:
 
 
 def decide(test: ast.expr, names: Mapping[str, Any]) -> bool | None:
-    """The truth of a condition made of names, constants, comparisons, `not`, `and` and `or`; None where it is not known."""
+    """The truth of a condition of names, constants, comparisons, `not`, `and` and `or`; None where it is not known."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = decide(test.operand, names)
         return None if inner is None else not inner

@@ -1,10 +1,10 @@
 """`tokenizer.json` as GGUF vocabulary: tokens, their types, merges, special tokens and the chat template.
 
-llama.cpp splits text into words by its own copy of each model's pattern, named in `tokenizer.ggml.pre`. A pattern that it does not have under a
-known name would tokenize differently from training, so it is an error here.
+llama.cpp splits text into words by its own copy of each model's pattern, named in `tokenizer.ggml.pre`. A pattern that
+it does not have under a known name would tokenize differently from training, so it is an error here.
 
-Not guaranteed: Unicode normalization. Qwen's tokenizer composes characters (NFC) first, llama.cpp does not; text that is not composed already
-tokenizes differently.
+Not guaranteed: Unicode normalization. Qwen's tokenizer composes characters (NFC) first and llama.cpp does not; the file
+says so in `sqale.tokenizer.normalizer`, for whoever hands text to it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from .checkpoint import Checkpoint
     from .writer import Field
 
-# Source: tokenizer.json of Qwen3.5 and of Qwen2.5, and the patterns of the same names in src/llama-vocab.cpp of ggml-org/llama.cpp.
+# Source: tokenizer.json of Qwen3.5 and of Qwen2.5, and the patterns of these names in src/llama-vocab.cpp of llama.cpp.
+_START, _END = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?", r"[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _PATTERNS = {
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": "qwen35",
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+": "qwen2",
+    _START + r"[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+" + _END: "qwen35",
+    _START + r"\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+" + _END: "qwen2",
 }
 _SPECIAL_ROLES = {
     "bos": "bos",
@@ -36,6 +37,7 @@ _SPECIAL_ROLES = {
     "pad": "padding",
 }  # the name in tokenizer_config.json, and in GGUF
 _TEMPLATE_LIMIT = 1 << 20
+NORMALIZER_KEY = "sqale.tokenizer.normalizer"
 
 
 class TokenType(enum.IntEnum):
@@ -57,6 +59,7 @@ class Vocabulary:
         merges: `left right`, the first to be applied first.
         special: Role (`eos`, `padding`, ...) to id.
         chat_template: None where there is none.
+        normalizer: The Unicode form that text is brought into first, `NFC`; None for none.
     """
 
     pre: str
@@ -65,6 +68,7 @@ class Vocabulary:
     merges: list[str]
     special: dict[str, int]
     chat_template: str | None
+    normalizer: str | None
 
     def to_metadata(self) -> list[Field]:
         """The `tokenizer.*` keys."""
@@ -80,11 +84,12 @@ class Vocabulary:
         ]
         if self.chat_template is not None:
             fields.append(("chat_template", "str", self.chat_template))
-        return [(f"tokenizer.{name}", kind, value) for name, kind, value in fields]
+        keyed: list[Field] = [(f"tokenizer.{name}", kind, value) for name, kind, value in fields]
+        return keyed if self.normalizer is None else [*keyed, (NORMALIZER_KEY, "str", self.normalizer)]
 
 
 def byte_alphabet() -> list[str]:
-    """The printable character that stands for each byte in a byte-level BPE. Source: bytes_to_unicode in encoder.py of openai/gpt-2."""
+    """The printable character that stands for each byte in a byte-level BPE. Source: encoder.py of openai/gpt-2."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(0x100)]
@@ -108,38 +113,46 @@ def read_vocabulary(checkpoint: Checkpoint, n_vocab: int) -> Vocabulary:
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or not isinstance(model.get("vocab"), dict):
         raise CheckpointError("tokenizer.json is not a BPE tokenizer, the only kind that is supported", path=path)
     pre = _read_pattern(tokenizer, model, path)
-    plain: dict[str, int] = model["vocab"]
     added = _read_added(tokenizer, settings, path)
-    tokens, types = _number_tokens(plain, added, n_vocab, path)
+    tokens, types = _number_tokens(model["vocab"], added, n_vocab, path)
     special = _read_special(checkpoint.config, settings, {token: entry["id"] for token, entry in added.items()})
-    return Vocabulary(pre, tokens, types, _read_merges(model, path), special, _read_chat_template(checkpoint, settings))
+    merges, template = _read_merges(model, path), _read_chat_template(checkpoint, settings)
+    normalizer = next(iter(_list_steps(tokenizer, "normalizer", "normalizers")), {}).get("type")
+    return Vocabulary(pre, tokens, types, merges, special, template, normalizer)
+
+
+def _list_steps(tokenizer: Mapping[str, Any], name: str, list_name: str) -> list[dict[str, Any]]:
+    """A part of the pipeline as the list of its steps; one that makes no sense as a step of that type."""
+    step = tokenizer.get(name)
+    steps = step.get(list_name) if isinstance(step, dict) and step.get("type") == "Sequence" else [step]
+    steps = steps if isinstance(steps, list) else [steps]
+    return [each if isinstance(each, dict) else {"type": each} for each in steps if each is not None]
 
 
 def _read_pattern(tokenizer: Mapping[str, Any], model: Mapping[str, Any], path: Path) -> str:
     """llama.cpp's name for the way in which text is split, after a check that nothing else is done to it."""
-
-    def steps(name: str, list_name: str) -> list[Any]:
-        step = tokenizer.get(name)
-        inner = step.get(list_name) if isinstance(step, dict) and step.get("type") == "Sequence" else [step]
-        return [step for step in inner if step is not None] if isinstance(inner, list) else [inner]
-
-    def kinds(found: list[Any]) -> list[Any]:
-        return [step.get("type") if isinstance(step, dict) else step for step in found]
-
-    split = steps("pre_tokenizer", "pretokenizers")
+    split = _list_steps(tokenizer, "pre_tokenizer", "pretokenizers")
+    kinds, normalizers, processors = (
+        [step.get("type") for step in steps]
+        for steps in (
+            split,
+            _list_steps(tokenizer, "normalizer", "normalizers"),
+            _list_steps(tokenizer, "post_processor", "processors"),
+        )
+    )
     problem = ""
-    if kinds(split) != ["Split", "ByteLevel"] or split[1].get("add_prefix_space") or split[1].get("use_regex", True):
-        problem = f"the pre_tokenizer {kinds(split)}"
+    if kinds != ["Split", "ByteLevel"] or split[1].get("add_prefix_space") or split[1].get("use_regex", True):
+        problem = f"the pre_tokenizer {kinds}"
     elif split[0].get("behavior") != "Isolated" or split[0].get("invert"):
         problem = f"a Split with behavior {split[0].get('behavior')!r}"
-    elif kinds(steps("normalizer", "normalizers")) not in ([], ["NFC"]):
-        problem = f"the normalizer {kinds(steps('normalizer', 'normalizers'))}"
-    elif kinds(steps("post_processor", "processors")) not in ([], ["ByteLevel"]):
-        problem = f"the post_processor {kinds(steps('post_processor', 'processors'))}"
+    elif normalizers not in ([], ["NFC"]):
+        problem = f"the normalizer {normalizers}"
+    elif processors not in ([], ["ByteLevel"]):
+        problem = f"the post_processor {processors}"
     elif any(model.get(name) for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix")):
         problem = "BPE with dropout, a prefix or a suffix"
     if problem:
-        raise CheckpointError(f"tokenizer.json uses {problem}, which llama.cpp would not do for this model", path=path)
+        raise CheckpointError(f"tokenizer.json uses {problem}, which llama.cpp would not do"[:300], path=path)
     pattern = split[0].get("pattern")
     regex = pattern.get("Regex") if isinstance(pattern, dict) else pattern
     if not isinstance(regex, str) or regex not in _PATTERNS:
@@ -153,7 +166,7 @@ def _read_pattern(tokenizer: Mapping[str, Any], model: Mapping[str, Any], path: 
 
 
 def _read_added(tokenizer: Mapping[str, Any], settings: Mapping[str, Any], path: Path) -> dict[str, dict[str, Any]]:
-    """The tokens that are recognised before text is split, by their text; tokenizer_config.json can add more of them."""
+    """The tokens that are recognised before text is split, by their text; tokenizer_config.json can add more."""
     listed, decoder = tokenizer.get("added_tokens", []), settings.get("added_tokens_decoder", {})
     entries = list(listed) if isinstance(listed, list) else [listed]
     known = {entry.get("id") for entry in entries if isinstance(entry, dict)}
@@ -208,14 +221,14 @@ def _number_tokens(
             raise CheckpointError(
                 f"the token {token!r} has the ids {plain[token]!r} and {entry['id']}"[:300], path=path
             )
-        # Some tokens are control tokens by their form although they are not marked "special": llama.cpp's own conversion treats them so.
+        # Some are control tokens by their form although not marked "special": llama.cpp's conversion takes them so.
         is_control = entry.get("special") or (token.startswith("<|") and token.endswith("|>"))
         put(token, entry["id"], TokenType.CONTROL if is_control else TokenType.USER_DEFINED)
     return [f"[PAD{index}]" if token is None else token for index, token in enumerate(tokens)], types
 
 
 def _read_merges(model: Mapping[str, Any], path: Path) -> list[str]:
-    """Merges as `left right`, from either of the forms that tokenizer.json has had: `"left right"` and `["left", "right"]`."""
+    """Merges as `left right`, from either form that tokenizer.json has had: `"left right"` and `["left", "right"]`."""
     merges, vocabulary = model.get("merges"), model["vocab"]
     if not isinstance(merges, list):
         raise CheckpointError("tokenizer.json has no list of merges", path=path)

@@ -1,11 +1,12 @@
 """The texts that a model was trained with, taken out of the `sqale_agent.py` beside its weights, as `sqale.*` metadata.
 
-Each text has a role. Roles are recognised by the usual names first, by what the text says otherwise. Whatever is found is also kept, under its
-own name, in `sqale.texts`. The runtime (`sqale_edge.protocol`) reads these keys and uses its own wording for those that are missing:
+Each text has a role. Roles are recognised by the usual names first, by what the text says otherwise. Whatever is found
+is also kept, under its own name, in `sqale.texts`. The runtime (`sqale_edge.protocol`) reads these keys and uses its
+own wording for those that are missing:
 
 `sqale.prompt.system`      the instructions, ready to use
 `sqale.prompt.user`        the user message; its field is `{question}`
-`sqale.prompt.user_style`  `format`: a template of `str.format`, so `{{` is a brace; `plain`: only `{question}` is special
+`sqale.prompt.user_style`  `format`: a template of `str.format`, `{{` is a brace; `plain`: only `{question}` is special
 `sqale.prompt.result`      what stands before a tool's result
 `sqale.prompt.budget`      how many tool turns are left; only `{n}` is special
 `sqale.prompt.budget_one`  the same for one turn
@@ -204,7 +205,7 @@ def _find_result(candidates: list[_Candidate], notes: list[str]) -> _Finding:
 
 
 def _find_user(candidates: list[_Candidate], notes: list[str]) -> _Finding:
-    """The user message. Where a condition decides (is there evidence?), the text without it: the runtime adds evidence to the question."""
+    """The user message. Where a condition decides (is there evidence?) without: the runtime adds it itself."""
     asks = re.compile(r"\{[^}]*question[^}]*\}", re.IGNORECASE)
     for one in _rank(candidates, _USER_NAME, re.compile(r"\{"), asks):
         holes = one.text.holes(unknown=False)

@@ -43,7 +43,7 @@ class Verification:
 
 
 def verify_file(path: Path, *, on_wait: Callable[[], None] | None = None) -> Verification:
-    """Check one GGUF file by itself: its tables are sound, its vocabulary is as long as its embedding, and llama.cpp decodes a token with it.
+    """Check one GGUF file by itself: its tables are sound, vocabulary and embedding fit, llama.cpp decodes a token.
 
     Raises:
         ConversionError: Something is wrong; the message says what.

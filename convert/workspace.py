@@ -1,7 +1,7 @@
-"""A folder beside the target in which files grow until they are whole. Nothing of it stays, however the conversion ends.
+"""A folder beside the target in which files grow until they are whole. Nothing of it stays, whatever happens.
 
-A killed process cannot clean up; its folder is recognised by the lock that it no longer holds, and removed when the next conversion into the
-same place starts. The one platform-specific place of the conversion.
+A killed process cannot clean up; its folder is recognised by the lock that it no longer holds, and removed when the
+next conversion into the same place starts. The one platform-specific place of the conversion.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ def move_into_place(source: Path, target: Path) -> None:
 
 
 def check_disk_space(folder: Path, parts: Iterable[tuple[str, int]]) -> None:
-    """Raise ConversionError unless `folder`'s disk has room for all `parts` (a name and bytes each) at the same time."""
+    """Raise ConversionError unless `folder`'s disk has room for all `parts` (name and bytes each) at the same time."""
     parts = list(parts)
     needed, free = sum(n_bytes for _, n_bytes in parts), shutil.disk_usage(folder).free
     if needed > free:
         details = ", ".join(f"{name} {n_bytes / 1e9:.2f} GB" for name, n_bytes in parts)
         raise ConversionError(
-            f"the disk of {str(folder)!r} has {free / 1e9:.2f} GB free, but {needed / 1e9:.2f} GB are needed ({details})",
+            f"the disk of {str(folder)!r} has {free / 1e9:.2f} GB free, but needs {needed / 1e9:.2f} GB ({details})",
             path=folder,
             hint="free some space, or choose a target on another disk",
         )

@@ -1,6 +1,7 @@
-"""GGUF files written as a stream: metadata, tensor table, then every tensor in pieces of a few MiB straight from the memory-mapped shards.
+"""GGUF files written as a stream: metadata, tensor table, then each tensor in pieces, straight from the mapped shards.
 
-Memory stays bounded whatever the size of the model. NaN, infinities and values that the file type cannot hold are errors.
+Memory stays bounded whatever the size of the model. NaN, infinities and values that the file type cannot hold are
+errors.
 """
 
 from __future__ import annotations
@@ -47,10 +48,13 @@ def write_gguf(
     file_type: FloatType,
     report: Callable[[int], None],
 ) -> None:
-    """Write `plans` to a new file, matrices as `file_type`.
+    """Write a new file.
 
     Args:
         path: Does not exist yet.
+        fields: The metadata, without types of tensors.
+        plans: The tensors, in the order of the file.
+        file_type: Of the matrices; all else is FP32.
         report: Called with the number of bytes written, after each piece.
 
     Raises:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 from rich.console import Console
@@ -70,7 +70,9 @@ def convert(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Convert CHECKPOINT, a folder with config.json, safetensors and tokenizer.json, to GGUF. Prints the paths of the new files.
+    """Convert CHECKPOINT to GGUF, and print the paths of the new files.
+
+    CHECKPOINT is a folder with config.json, weights as safetensors, and tokenizer.json.
 
     \b
     Examples:
@@ -119,9 +121,7 @@ def _print(report: dict[str, Any], text: str, *, as_json: bool) -> None:
 
 def _describe(conversion: Conversion) -> list[str]:
     """The report for a person."""
-    lines = [
-        f"{conversion.name}: converted in {conversion.seconds:.1f} s, {conversion.n_dropped} tensors dropped (vision, MTP)"
-    ]
+    lines = [f"{conversion.name}: converted in {conversion.seconds:.1f} s, {conversion.n_dropped} tensors dropped"]
     lines += [
         f"  {_describe_file(str(file.path), file.verification)}, {file.seconds:.1f} s" for file in conversion.files
     ]
@@ -137,7 +137,8 @@ def _describe(conversion: Conversion) -> list[str]:
 def _describe_file(path: str, verification: Verification) -> str:
     types = ", ".join(f"{count} {kind}" for kind, count in sorted(verification.types.items()))
     size = f"{verification.n_bytes / 1e6:,.1f} MB, {verification.n_parameters / 1e6:,.1f} M parameters"
-    return f"{path}: {size}, {verification.n_tensors} tensors ({types}), {verification.n_vocab:,} tokens, verified: it loads and decodes"
+    parts = f"{verification.n_tensors} tensors ({types}), {verification.n_vocab:,} tokens"
+    return f"{path}: {size}, {parts}, verified: it loads and decodes"
 
 
 class _Bar:
@@ -154,7 +155,7 @@ class _Bar:
         self._bars = Bars(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._tasks: dict[tuple[str, str], TaskID] = {}
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> Self:
         self._bars.start()
         return self
 

@@ -1,35 +1,72 @@
-"""Does a GGUF file load, and does it decode? The last step of a conversion."""
+"""Does a GGUF file load, and does it decode? The last step of a conversion, with as little memory as llama.cpp allows."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
+import llama_cpp
 import numpy as np
 
-from sqale_edge.errors import ModelLoadError
-from sqale_edge.llama.engine import LlamaEngine
-from sqale_edge.settings import EngineSettings, SamplingSettings
+from sqale_edge.errors import DecodeError, ModelLoadError
+from sqale_edge.llama import bindings
+from sqale_edge.llama.threads import physical_cores
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_PROMPT = "SELECT 1"
+_PROMPT = b"SELECT 1"
+_N_CTX = 64
 
 
 def check_loads(path: Path) -> dict[str, Any]:
-    """Load the file, evaluate a prompt, decode one token. Returns what was seen, as JSON types.
+    """Load the file, evaluate a prompt, take the likeliest token, evaluate that. Returns what was seen, as JSON types.
 
     Raises:
-        ModelError: llama.cpp cannot load or evaluate it, or what it computes is not finite.
+        ModelLoadError: llama.cpp cannot load the file.
+        DecodeError: It cannot evaluate it, or what it computes is not finite.
     """
-    engine = LlamaEngine(path, EngineSettings(n_ctx=64, n_batch=16, gpu_layers="off", use_mmap=True))
+    bindings.initialise()
+    bindings.forget_errors()
+    params = llama_cpp.llama_model_default_params()
+    params.n_gpu_layers = 0
+    params.load_mode = llama_cpp.LLAMA_LOAD_MODE_MMAP
+    params.use_extra_bufts = False  # no repacked copies of the weights: they would double what is in memory
+    model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+    if not model:
+        raise ModelLoadError(f"{path.name} cannot be loaded: {bindings.last_error() or 'llama.cpp gave no reason'}")
     try:
-        sequence = engine.new_sequence(seed=0, sampling=SamplingSettings(temperature=0))
-        prompt = engine.tokenize(_PROMPT, trusted=True)
-        sequence.append(prompt)
-        if sequence.logits is None or not np.isfinite(sequence.logits).all():
-            raise ModelLoadError(f"{path.name} loads, but what it computes is not finite: its weights are damaged")
-        token = next(iter(sequence.decode(None, 1, frozenset())))
-        return {"n_vocab": engine.info.n_vocab, "n_prompt": len(prompt), "token": token, "load_s": engine.load_s}
+        return _decode(model, path)
     finally:
-        engine.close()
+        llama_cpp.llama_model_free(model)
+
+
+def _decode(model: Any, path: Path) -> dict[str, Any]:
+    vocabulary = llama_cpp.llama_model_get_vocab(model)
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx = params.n_batch = params.n_ubatch = _N_CTX
+    params.n_threads = params.n_threads_batch = physical_cores()
+    context = llama_cpp.llama_init_from_model(model, params)
+    if not context:
+        raise ModelLoadError(f"no context could be made for {path.name}: {bindings.last_error()}")
+    try:
+        tokens = (llama_cpp.llama_token * _N_CTX)()
+        n_prompt = llama_cpp.llama_tokenize(vocabulary, _PROMPT, len(_PROMPT), tokens, _N_CTX, True, True)
+        if n_prompt < 1:
+            raise DecodeError(f"{path.name} turns {_PROMPT.decode()!r} into no tokens: its vocabulary is damaged")
+        n_vocab = llama_cpp.llama_vocab_n_tokens(vocabulary)
+        first = _take_likeliest(context, tokens, n_prompt, n_vocab, path)
+        tokens[0] = first
+        _take_likeliest(context, tokens, 1, n_vocab, path)
+    finally:
+        llama_cpp.llama_free(context)
+    return {"n_vocab": n_vocab, "n_prompt": n_prompt, "token": first}
+
+
+def _take_likeliest(context: Any, tokens: Any, n_tokens: int, n_vocab: int, path: Path) -> int:
+    """Evaluate the first `n_tokens` of `tokens`; the likeliest token after them."""
+    bindings.check_decode(llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(tokens, n_tokens)))
+    logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(context, -1), shape=(n_vocab,))
+    if not np.isfinite(logits).all():
+        raise DecodeError(f"{path.name} loads, but what it computes is not finite: its weights are damaged")
+    return int(logits.argmax())

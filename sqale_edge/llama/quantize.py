@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BUFFER_BYTES = 128 << 20
-# The output head, and the embedding that stands in for it, stay at least at Q6_K. Source: llama_tensor_get_type in src/llama-quant.cpp.
+# The output head, or the embedding that stands in for it, stays at least at Q6_K. Source: src/llama-quant.cpp.
 HEAD_BITS = 6.5625
 
 
@@ -78,9 +78,12 @@ def check_file_type(name: str) -> str:
 def quantize_file(
     source: Path, target: Path, file_type: str, *, threads: int | None = None, buffer_bytes: int = BUFFER_BYTES
 ) -> None:
-    """Write `source`, unquantized, to the new file `target` as `file_type`. Cannot be interrupted: see `worker` for one that can.
+    """Quantize a file. Cannot be interrupted: see `worker` for one that can.
 
     Args:
+        source: Not quantized.
+        target: A new file.
+        file_type: One of `FILE_TYPES`.
         threads: None takes as many as this process has CPUs.
         buffer_bytes: How much of a tensor is kept in memory at once.
 

@@ -1,7 +1,8 @@
 """Long calls into llama.cpp in a process of their own.
 
-A call of minutes cannot be interrupted from Python, and an assertion in C ends the process it is in. In a child both are harmless: the parent
-kills it, or reports how it ended. The child ends by itself when its parent is gone, however that came about.
+A call of minutes cannot be interrupted from Python, and an assertion in C ends the process it is in. In a child both
+are harmless: the parent kills it, or reports how it ended. The child ends by itself when its parent is gone, however
+that came about.
 
 Not guaranteed: programs in which `sys.executable` is not a Python interpreter.
 """
@@ -45,7 +46,8 @@ def run_in_child(job: str, *args: Any, on_wait: Callable[[], None] | None = None
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-P", "-m", "sqale_edge.llama.worker", job, json.dumps(args)]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as trouble:
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=trouble, env=environment)  # noqa: S603 - ourselves
+        streams = {"stdin": subprocess.PIPE, "stdout": output, "stderr": trouble}
+        child = subprocess.Popen(command, env=environment, **streams)  # noqa: S603 - this module
         try:
             while _is_running(child):
                 if on_wait:

@@ -1,9 +1,11 @@
-"""Small random Qwen3.5 checkpoints in Hugging Face form, written by hand: no torch, no download, the same bytes for the same seed.
+"""Small random Qwen3.5 checkpoints in Hugging Face form, written by hand: no torch, no download, the same bytes for the
+same seed.
 
     path = write_checkpoint(tmp_path / "model")
     convert_checkpoint(path, tmp_path / "model.gguf", quant="BF16")
 
-The vocabulary is a real byte-level BPE of about 500 tokens with Qwen's pre-tokenizer and added tokens, so prompts of the agent can be tokenized.
+The vocabulary is a real byte-level BPE of about 500 tokens with Qwen's pre-tokenizer and added tokens, so prompts of
+the agent can be tokenized.
 """
 
 from __future__ import annotations
@@ -29,9 +31,13 @@ PLAIN_TOKENS = (
     "</think>",
 )
 # Source: pre_tokenizer of Qwen3.5's tokenizer.json.
-PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 CHAT_TEMPLATE = (
-    "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endfor %}"
+    "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+    "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}"
     "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}"
     "{%- else %}{{- '<think>\\n' }}{%- endif %}{%- endif %}"
@@ -66,6 +72,31 @@ _WORDS = (
 )
 N_VOCAB = 640  # more than the tokenizer knows, as in the real model
 
+# The shapes whose logits are recorded: value heads 1, 2 and 4 times the key heads, both forms of names, head tied and not.
+SHAPES: dict[str, dict[str, Any]] = {
+    "multimodal": {"seed": 1, "key_heads": 2, "value_heads": 4},
+    "causal": {"seed": 2, "key_heads": 2, "value_heads": 8, "is_multimodal": False, "is_tied": False, "n_shards": 3},
+    "equal": {"seed": 3, "key_heads": 4, "value_heads": 4, "layers": 5, "dtype": "F32"},
+}
+REFERENCE_TOKENS = [394, 281, 286, 10, 83, 300, 17, 18, 404, 255, 7, 395]
+CORPUS = [
+    "SELECT name, COUNT(*) FROM customers WHERE id >= 1234567 GROUP BY name;",
+    "  two  spaces,\ttabs\t\tand\r\nline\n\n\nends \n ",
+    "it's I'M we'Ve they'LL he'd 'tis",
+    "grün été 日本語 テスト नमस्ते กรุงเทพ Việt العربية עברית",
+    "cafe\u0301 a\u0308 \u0915\u093c \u1100\u1161",
+    "👩‍👩‍👧 🏳️‍🌈 ✅ \U0001f600\u200d",
+    "½ ² ٣ १२३ Ⅷ 3.14e-10 0x1F 1_000",
+    "<|im_start|>user\nhow many?<|im_end|>\n<|im_start|>assistant\n<think>\n",
+    "<think> no <think>yes</think>\n\n<tool_call>{}</tool_call>x<|endoftext|>",
+    "<|im_start|<|im_end|>><think </think><|fim_prefix|>",
+    '{"tool": "run_query", "args": {"sql": "SELECT 1"}}\n{"tool": "list_tables"}',
+    "def f(x):\n    return x**2  # naïve\n",
+    "\u00a0\u2003\u3000\u200b\ufeff\u0000\u007f\u0085",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" * 4,
+    "",
+]
+
 
 def write_checkpoint(
     folder: Path,
@@ -97,7 +128,8 @@ def write_checkpoint(
         linear_head_dim: Width of a DeltaNet head.
         head_dim: Width of an attention head (2 query heads, 1 key/value head).
         is_tied: The output head is the embedding.
-        is_multimodal: Names under `model.language_model.` and some vision tensors, as transformers 5 writes them; False is the plain causal form.
+        is_multimodal: Names under `model.language_model.` and some vision tensors, as transformers 5 writes them; False
+        is the plain causal form.
         n_shards: Above 1 there is an index.
         dtype: BF16, F16 or F32, of every tensor.
         agent_source: What `sqale_agent.py` holds; None writes no such file.
@@ -151,7 +183,7 @@ def write_checkpoint(
 
 
 def make_tensors(config: Mapping[str, Any], *, seed: int, is_multimodal: bool) -> dict[str, np.ndarray]:
-    """Random weights as float32, by their Hugging Face names; scaled so that the logits spread over several nats."""
+    """Random weights as float32, by their Hugging Face names; scaled so that rounding errors stay small, as after training."""
     rng = np.random.default_rng(seed)
     hidden, ffn = config["hidden_size"], config["intermediate_size"]
     key = config["linear_num_key_heads"] * config["linear_key_head_dim"]
@@ -164,10 +196,10 @@ def make_tensors(config: Mapping[str, Any], *, seed: int, is_multimodal: bool) -
     root = "model.language_model." if is_multimodal else "model."
 
     def add(name: str, *shape: int, scale: float | None = None, mean: float = 0.0) -> None:
-        scale = shape[-1] ** -0.5 if scale is None else scale
+        scale = 0.6 * shape[-1] ** -0.5 if scale is None else scale
         tensors[name] = (mean + scale * rng.standard_normal(shape)).astype(np.float32)
 
-    add(f"{root}embed_tokens.weight", config["vocab_size"], hidden, scale=0.15)
+    add(f"{root}embed_tokens.weight", config["vocab_size"], hidden, scale=0.08)
     for layer, kind in enumerate(config["layer_types"]):
         block = f"{root}layers.{layer}."
         add(f"{block}input_layernorm.weight", hidden, scale=0.1)
@@ -241,7 +273,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, tuple[str, np.ndarray]])
 
 
 def write_tokenizer(folder: Path) -> None:
-    """`tokenizer.json` and `tokenizer_config.json`: byte-level BPE over a few words, Qwen's pattern and added tokens."""
+    """`tokenizer.json` and `tokenizer_config.json`: byte-level BPE of a few words, Qwen's pattern and added tokens."""
     vocabulary, merges = train_bpe()
     added = [
         {"id": len(vocabulary) + index, "content": token, "special": token in SPECIAL_TOKENS}
