@@ -58,7 +58,7 @@ def one_line(sql: str) -> str:
     for kind, text in tokens(sql):
         if kind == "comment":
             body = text[2:] if text.startswith("--") else text[2:].removesuffix("*/")
-            pieces += [" ", f"/* {' '.join(body.replace('*/', '* /').split())} */", " "]
+            pieces.append(f"/* {' '.join(body.replace('*/', '* /').split())} */")
         else:
             pieces.append(" " if kind == "space" else visible(text))
     kept = [piece for before, piece in zip(["", *pieces], pieces, strict=False) if piece != " " or before != " "]

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from sqale_edge.errors import DatabaseOpenError
 from sqale_edge.private_files import PrivateDirectory
+from sqale_edge.sql_text import visible
 
 if TYPE_CHECKING:
     from pathlib import PurePath
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 BUSY_TIMEOUT_S = 2.0
 
 MAGIC = b"SQLite format 3\0"
+
+# UnicodeError: Python cannot decode SQLite's own message, which quotes the file.
+_ERRORS = (sqlite3.Error, UnicodeError)
 
 _PARTS = ("", "-wal", "-journal")
 
@@ -84,7 +88,7 @@ def open_file(path: Path, directory: PrivateDirectory | None = None) -> OpenFile
         if not signature[1] or signature[1][2] == 0:
             return OpenFile(absolute, _connect_and_read(real, immutable=1), signature, is_locked=False)
         return OpenFile(absolute, _connect_and_read(real), signature, is_shared=True)
-    except sqlite3.Error as error:
+    except _ERRORS as error:
         if error_code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             return _open_copy(absolute)
         raise _open_error(path, error) from error
@@ -139,7 +143,7 @@ def _is_wal(path: Path) -> bool:
     """Without locks SQLite refuses a database in WAL mode before it touches a file. Other faults are found later."""
     try:
         _connect_and_read(path, nolock=1).close()
-    except sqlite3.Error as error:
+    except _ERRORS as error:
         return error_code(error) == sqlite3.SQLITE_CANTOPEN
     return False
 
@@ -168,7 +172,7 @@ def _open_copy(path: Path) -> OpenFile:
         with contextlib.closing(connect(directory.path / "copy", mode="rw")) as connection:
             connection.execute("PRAGMA journal_mode=delete").fetchone()
         connection = _connect_and_read(directory.path / "copy")
-    except sqlite3.Error as error:
+    except _ERRORS as error:
         directory.remove()
         raise _open_error(path, error) from error
     except OSError as error:
@@ -220,32 +224,37 @@ def _check_file(path: Path) -> None:
         )
 
 
-def _open_error(path: Path, error: sqlite3.Error) -> DatabaseOpenError:
-    name = repr(str(path))
+def _open_error(path: Path, error: Exception) -> DatabaseOpenError:
     code = error_code(error)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return DatabaseOpenError(
-            f"{name} is locked by another program", path=path, hint="try again when it has finished writing"
+        fault, hint = "is locked by another program", "try again when it has finished writing"
+    elif isinstance(error, UnicodeError) or "malformed database schema" in str(error):
+        detail = "a name in it is not UTF-8" if isinstance(error, UnicodeError) else visible(str(error))
+        fault = f"has a schema that SQLite {sqlite3.sqlite_version} cannot read: {detail}"
+        hint = "it is damaged, or needs a Python with a newer SQLite"
+    elif code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "unsupported file format" in str(error):
+        with path.open("rb") as file:
+            fault, hint = _content_fault(file.read(4096), path.stat().st_size)
+    else:
+        fault, hint = f"cannot be read: {error}", ""
+    return DatabaseOpenError(f"{str(path)!r} {fault}", path=path, hint=hint)
+
+
+def _content_fault(head: bytes, size: int) -> tuple[str, str]:
+    """What is the matter with a file that begins with `head`, and what to do."""
+    if not head.startswith(MAGIC):
+        return f"is {_describe(head, size)}", _FOREIGN_HINT
+    schema_format = int.from_bytes(head[44:48], "big")
+    if max(head[18:20]) > 2 or schema_format > 4:
+        return (
+            f"has a newer file format than SQLite {sqlite3.sqlite_version} can read",
+            "use a Python with a newer SQLite",
         )
-    with path.open("rb") as file:
-        head = file.read(4096)
-    size = path.stat().st_size
-    if code == sqlite3.SQLITE_CORRUPT:
-        page_size = int.from_bytes(head[16:18], "big")
-        promised = int.from_bytes(head[28:32], "big") * (65536 if page_size == 1 else page_size)
-        if promised > size or size < 512:
-            return DatabaseOpenError(
-                f"{name} is truncated: it has {size} bytes of {max(promised, 512)}", path=path, hint="get it again"
-            )
-        return DatabaseOpenError(
-            f"{name} is damaged", path=path, hint="restore it from a backup, or try SQLite's .recover command"
-        )
-    if head.startswith(MAGIC) and (max(head[18:20]) > 2 or "unsupported file format" in str(error)):
-        message = f"{name} has a newer file format than SQLite {sqlite3.sqlite_version} can read"
-        return DatabaseOpenError(message, path=path, hint="use a Python with a newer SQLite")
-    if code == sqlite3.SQLITE_NOTADB:
-        return DatabaseOpenError(f"{name} is {_describe(head, size)}", path=path, hint=_FOREIGN_HINT)
-    return DatabaseOpenError(f"{name} cannot be read: {error}", path=path)
+    page_size = int.from_bytes(head[16:18], "big")
+    n_promised = max(512, int.from_bytes(head[28:32], "big") * (65536 if page_size == 1 else page_size))
+    if n_promised > size:
+        return f"is truncated: it has {size} bytes of {n_promised}", "get it again"
+    return "is damaged", "restore it from a backup, or try SQLite's .recover command"
 
 
 _FOREIGN_HINT = (

@@ -7,6 +7,7 @@ another cell or a line of the protocol.
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -80,10 +81,10 @@ def clip(parts: Sequence[str], separator: str, noun: str, max_chars: int) -> tup
     text = separator.join(parts)
     if len(text) <= max_chars:
         return text, False
-    room = max_chars - len(f"{separator}... ({len(parts)} more {noun})")
-    kept = text[: max(0, room)].count(separator) if separator else 0
-    shown = separator.join(parts[:kept])
-    if kept:
-        return f"{shown}{separator}... ({len(parts) - kept} more {noun})", True
-    room = max(0, max_chars - len(f"... ({len(text)} more characters)"))
-    return f"{text[:room]}... ({len(text) - room} more characters)"[:max_chars], True
+    room = max_chars - len(f"... ({len(parts)} more {noun})")
+    ends = itertools.accumulate(len(part) + len(separator) for part in parts)
+    n_kept = sum(end <= room for end in ends)
+    if n_kept:
+        return separator.join([*parts[:n_kept], f"... ({len(parts) - n_kept} more {noun})"]), True
+    n_chars = max(0, max_chars - len(f"... ({len(text)} more characters)"))
+    return f"{text[:n_chars]}... ({len(text) - n_chars} more characters)"[:max_chars], True

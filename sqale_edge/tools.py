@@ -204,7 +204,9 @@ class Toolbox:
         return lines, "\n", table.truncated or is_cut(table)
 
     def _find(self, name: str) -> Relation:
-        relation = self._schema.find(name)
+        schema = self._schema
+        shown = (relation for relation in schema.relations if len(relation.name) > NAME_CHARS)
+        relation = schema.find(name) or next((long for long in shown if show_name(long.name) == name), None)
         if relation is None:
             raise _ToolError(f"no such table: {_short(name)}.{self._table_advice(name)}")
         return relation

@@ -243,6 +243,14 @@ BROKEN_FILES = {
     "truncated": (lambda good: good[: len(good) // 2], "is truncated"),
     "a piece of the header": (lambda good: good[:50], "is truncated"),
     "damaged": (lambda good: good[:100] + b"\xff" * 3996 + good[4096:], "is damaged"),
+    "damaged schema": (
+        lambda good: good.replace(b"CREATE TABLE t(a)", b"CREATE TABLE \xff(("),
+        "has a schema that SQLite",
+    ),
+    "unknown syntax": (
+        lambda good: good.replace(b"CREATE TABLE t(a)", b"CREATE TABLE t(,)"),
+        "has a schema that SQLite",
+    ),
     "encrypted": (lambda good: hashlib.shake_256(b"secret").digest(8192), "is encrypted"),
     "newer file format": (lambda good: good[:18] + b"\3\3" + good[20:], "newer file format"),
     "newer schema format": (lambda good: good[:44] + b"\0\0\0\x09" + good[48:], "newer file format"),
