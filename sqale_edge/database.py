@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 from sqale_edge.errors import DatabaseOpenError, QueryError
 from sqale_edge.imports import import_files, is_importable
 from sqale_edge.private_files import remove_abandoned
-from sqale_edge.sql_text import bare_statement
+from sqale_edge.sql_text import bare_statement, n_with_copies
 from sqale_edge.sqlite_files import error_code, open_file
 from sqale_edge.sqlite_guard import ONLY_READING, STORED_VALUE_BYTES, VALUE_BYTES, Guard, touch_virtual_tables
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _OWN_TIMEOUT_S = 30.0
 _MEBIBYTE = 1 << 20
+_MAX_WITH_COPIES = 10_000  # SQLite makes them while it compiles, where it is not to be stopped before version 3.41
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,6 +254,8 @@ def _checked(sql: str) -> str:
     statement = bare_statement(sql)
     if not statement:
         raise QueryError("the SQL is empty. Write one SELECT statement", kind="refused")
+    if n_with_copies(statement, _MAX_WITH_COPIES) >= _MAX_WITH_COPIES:
+        raise QueryError("the tables in WITH use each other too often. Write it more simply", kind="refused")
     return statement
 
 

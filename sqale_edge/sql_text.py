@@ -6,6 +6,7 @@ quoted names and comments from the rest, so that white space can be collapsed wi
 
 from __future__ import annotations
 
+import collections
 import re
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,45 @@ def one_line(sql: str) -> str:
             pieces.append(" " if kind == "space" else visible(text))
     kept = [piece for before, piece in zip(["", *pieces], pieces, strict=False) if piece != " " or before != " "]
     return "".join(kept).strip()
+
+
+def n_with_copies(sql: str, limit: int) -> int:
+    """About how often SQLite copies a table in WITH, once for each use, also for a use in a copy; `limit` at most."""
+    words = [unquote_name(text).lower() for kind, text in tokens(sql) if kind not in ("space", "comment")]
+    bodies: dict[str, list[str]] = {}
+    opened: list[int] = []
+    partner: dict[int, int] = {}
+    for i, word in enumerate(words):
+        if word == "(":
+            opened.append(i)
+        elif word == ")" and opened:
+            partner[i] = start = opened.pop()
+            name = _with_name(words, start, partner)
+            if name:
+                bodies.setdefault(name, []).extend(words[start : i + 1])
+    uses = {
+        name: collections.Counter(word for word in body if word in bodies and word != name)
+        for name, body in bodies.items()
+    }
+    copies = dict.fromkeys(bodies, 1)
+    for _ in range(min(len(bodies), limit.bit_length() + 1)):  # one round for each level of WITH, whatever their order
+        copies = {name: 1 + sum(n * copies[used] for used, n in uses[name].items()) for name in bodies}
+        if max(copies.values()) >= limit:
+            return limit
+    return max(copies.values(), default=0)
+
+
+def _with_name(words: list[str], start: int, partner: dict[int, int]) -> str | None:
+    """The name before `AS (`, where the parenthesis at `start` is the body of a table in WITH."""
+    i = start - 1
+    while i > 0 and words[i] in ("materialized", "not"):
+        i -= 1
+    if i < 1 or words[i] != "as":
+        return None
+    i -= 1
+    if words[i] == ")":
+        i = partner.get(i, 0) - 1
+    return words[i] if i >= 0 else None
 
 
 # Everything that could start a new line, end a text or steer a terminal; a tab stays.

@@ -36,6 +36,14 @@ TOO_LONG = "a value is too long"
 TIME = "longer than"
 RUNS = "=>"
 
+
+def doubling(n_levels, *, is_reversed=False):
+    """Tables in WITH of which each uses the one before twice: SQLite copies the first 2 ** n_levels times."""
+    parts = ["c0(a) AS (SELECT 1)"]
+    parts += [f'"c{n}"(a) AS MATERIALIZED (SELECT 1 FROM c{n - 1} x, [C{n - 1}] y)' for n in range(1, n_levels + 1)]
+    return f"WITH {', '.join(parts[::-1] if is_reversed else parts)} SELECT count(*) FROM c{n_levels}"
+
+
 STATEMENTS = [
     # Reading in every dress.
     ("SELECT a FROM t", RUNS, 1),
@@ -127,6 +135,10 @@ STATEMENTS = [
     ("SELECT printf('%.*c', 9000000, 'x')", RUNS, None),  # SQLite's answer where a text would be too long
     ("SELECT 1" + " UNION ALL SELECT 1" * 600, "too many terms"),
     ("SELECT " + "+".join("1" * 3000), "too large"),
+    (doubling(8), RUNS, 1),
+    (doubling(8, is_reversed=True), RUNS, 1),
+    (doubling(40), "use each other too often"),
+    (doubling(40, is_reversed=True), "use each other too often"),
     ("SELECT " + "(" * 3000 + "1" + ")" * 3000, "stack overflow"),
 ]
 
