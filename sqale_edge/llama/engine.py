@@ -226,7 +226,10 @@ class LlamaEngine:
                 sequence.logits = np.ctypeslib.as_array(logits, (self.info.n_vocab,)).copy()
 
     def count_evaluated(self) -> int:
-        """Tokens that llama.cpp itself says it has evaluated since the model was loaded."""
+        """Tokens that llama.cpp itself says it has evaluated since the model was loaded.
+
+        It reports at least 1 for prompts and for single tokens each, so only differences count, and only once there was one of both.
+        """
         llama_cpp.llama_synchronize(self._context)
         counters = llama_cpp.llama_perf_context(self._context)
         return int(counters.n_p_eval + counters.n_eval)

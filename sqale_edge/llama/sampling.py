@@ -1,6 +1,8 @@
 """Draw a token in the reference's order: temperature, top-k, top-p; under a grammar, truncate first, then keep what it allows.
 
-Randomness is a pure function of (seed, position in the log), so a forked, restored, batched or re-run sequence draws exactly the same.
+A token is drawn by the Gumbel-max rule: the candidate with the largest log-probability plus noise. The noise is a pure function of (seed,
+position in the log, token), so a forked, restored, batched or re-run sequence draws the same tokens, and a last-bit difference in the
+logits (batches of another shape sum in another order) changes a token only where two candidates are all but tied.
 
 Truncating first is what the reference's sampler did while the models were trained; masking the whole vocabulary first is another
 distribution, and 80 times slower at 248,320 tokens. Only if no likely candidate is allowed is the vocabulary masked, and that is counted.
@@ -9,8 +11,6 @@ distribution, and 80 times slower at 248,320 tokens. Only if no likely candidate
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import struct
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +37,9 @@ class LlamaGrammar:
 
     def __init__(self, vocabulary: Vocabulary, vocabulary_pointer: Any, gbnf: str) -> None:
         bindings.forget_errors()
-        if "\0" in gbnf:
-            raise GrammarError("the grammar contains a NUL character")
+        # llama.cpp reads up to a NUL, and takes an empty grammar for none at all.
+        if "\0" in gbnf or not gbnf.strip():
+            raise GrammarError("the grammar is empty, or contains a NUL character")
         self._vocabulary = vocabulary
         self._sampler = llama_cpp.llama_sampler_init_grammar(vocabulary_pointer, gbnf.encode(), b"root")
         if not self._sampler:
@@ -74,11 +75,20 @@ class GrammarState:
             llama_cpp.llama_sampler_accept(self._sampler, token)
 
 
-def uniform(seed: int, position: int, stream: int = 0) -> float:
-    """A number in [0, 1) that depends on the arguments alone; `stream` tells the draws for one position apart."""
-    message = struct.pack("<QQQ", seed & 0xFFFF_FFFF_FFFF_FFFF, position, stream)
-    (number,) = struct.unpack("<Q", hashlib.blake2b(message, digest_size=8).digest())
-    return float(number >> 11) * 2.0**-53
+def gumbel_noise(seed: int, position: int, ids: Ids) -> Floats:
+    """Standard Gumbel noise for each of `ids`, which depends on the arguments alone. Shapes: (n,) -> (n,)."""
+    state = _mix(_mix(np.array([seed], np.uint64)) + np.uint64(position))
+    bits = _mix(state + ids.astype(np.uint64))
+    uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return -np.log(-np.log(uniform))
+
+
+def _mix(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64: every bit of the input changes half of the output's. Source: Steele, Lea and Flood, OOPSLA 2014."""
+    state = state + np.uint64(0x9E37_79B9_7F4A_7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
+    return state ^ (state >> np.uint64(31))
 
 
 def truncate(logits: Logits, settings: SamplingSettings) -> tuple[Ids, Floats]:
@@ -88,13 +98,13 @@ def truncate(logits: Logits, settings: SamplingSettings) -> tuple[Ids, Floats]:
 
     Shapes: logits (V,); both results (n,), n <= top_k.
     """
+    if not np.isfinite(logits.max()):
+        raise DecodeError("the model's logits are not finite numbers", hint="the model file may be damaged: convert or download it again")
     n_kept = min(settings.top_k or len(logits), len(logits))
     kth = np.partition(logits, len(logits) - n_kept)[len(logits) - n_kept]
     ids = np.flatnonzero(logits >= kth)
     ids = ids[np.argsort(-logits[ids], kind="stable")][:n_kept]
     kept = logits[ids].astype(np.float64)
-    if not np.isfinite(kept[0]) or np.isnan(kept).any():
-        raise DecodeError("the model's logits are not finite numbers", hint="the model file may be damaged: convert or download it again")
     if settings.temperature == 0:
         return ids, (np.arange(len(ids)) == 0).astype(np.float64)
     weights = np.exp((kept - kept[0]) / settings.temperature)
@@ -104,10 +114,10 @@ def truncate(logits: Logits, settings: SamplingSettings) -> tuple[Ids, Floats]:
     return ids[:n_nucleus], probabilities[:n_nucleus] / probabilities[:n_nucleus].sum()
 
 
-def draw(ids: Ids, probabilities: Floats, number: float) -> int:
-    """The candidate that the uniform `number` falls on."""
-    index = int(np.searchsorted(np.cumsum(probabilities), number * probabilities.sum(), side="right"))
-    return int(ids[min(index, len(ids) - 1)])
+def draw(ids: Ids, probabilities: Floats, seed: int, position: int) -> int:
+    """One of the candidates, each with its share of the probability."""
+    with np.errstate(divide="ignore"):  # a probability of 0 is never drawn
+        return int(ids[np.argmax(np.log(probabilities) + gumbel_noise(seed, position, ids))])
 
 
 def sample(
@@ -118,7 +128,7 @@ def sample(
     Args:
         logits: Of the position before, (V,) float32.
         settings: Temperature, top-k, top-p.
-        seed: With `position`, all that the randomness depends on.
+        seed: From 0 to 2**64 - 1; with `position`, all that the randomness depends on.
         position: Where in the log the token will stand.
         grammar: What it must obey; it is moved past the token.
 
@@ -126,24 +136,25 @@ def sample(
         DecodeError: The logits are not numbers, or the grammar allows no token of the vocabulary.
     """
     ids, probabilities = truncate(logits, settings)
-    token = draw(ids, probabilities, uniform(seed, position))
+    token = draw(ids, probabilities, seed, position)
     if grammar is None:
         return token, False
     was_masked = False
-    # Nearly always the first draw is allowed, and then no other candidate need be tested. Drawing again among the allowed ones after a
-    # refusal gives the same distribution as drawing among them at once.
+    # Nearly always the first draw is allowed, and no other candidate need be tested. Drawing again among the allowed ones, with the same
+    # noise, is drawing among them at once.
     if not grammar.allows(np.array([token]))[0]:
         allowed = grammar.allows(ids)
         was_masked = not allowed.any()
-        if was_masked:
-            ids, probabilities = _truncate_allowed(logits, settings, grammar)
-        elif settings.temperature == 0:
-            ids, probabilities = ids[allowed][:1], np.ones(1)
-        else:
-            ids, probabilities = ids[allowed], probabilities[allowed]
-        token = draw(ids, probabilities, uniform(seed, position, stream=1))
+        ids, probabilities = _truncate_allowed(logits, settings, grammar) if was_masked else _keep(ids, probabilities, allowed)
+        token = draw(ids, probabilities, seed, position)
     grammar.accept(token)
     return token, was_masked
+
+
+def _keep(ids: Ids, probabilities: Floats, allowed: npt.NDArray[np.bool_]) -> tuple[Ids, Floats]:
+    """The allowed candidates; where all the probability was on a refused one, as at temperature 0, the likeliest of them."""
+    ids, probabilities = ids[allowed], probabilities[allowed]
+    return (ids, probabilities) if probabilities.any() else (ids[:1], np.ones(1))
 
 
 def _truncate_allowed(logits: Logits, settings: SamplingSettings, grammar: GrammarState) -> tuple[Ids, Floats]:

@@ -1,0 +1,293 @@
+"""The engine on a real hybrid model: each token evaluated once, and every fast path equal to the plain one."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from sqale_edge import EngineSettings, SamplingSettings
+from sqale_edge.engine import Decoding
+from sqale_edge.errors import Cancelled, ContextOverflowError, DecodeError, ModelError
+from sqale_edge.llama import LlamaEngine, bindings
+
+GREEDY = SamplingSettings(temperature=0)
+SAMPLED = SamplingSettings(temperature=1.0, top_k=40, top_p=0.9)
+NO_STOP: frozenset[int] = frozenset()
+
+
+def prompt_of(engine: LlamaEngine, text: str = "How many customers are there?") -> list[int]:
+    return engine.tokenize(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n<think>\n", trusted=True)
+
+
+def decode(sequence, n_tokens: int) -> list[int]:
+    return list(sequence.decode(None, n_tokens, NO_STOP))
+
+
+def test_each_turn_evaluates_exactly_the_new_tokens(engine):
+    """Turn after turn, llama.cpp's own counter grows by the new tokens and by nothing else."""
+    sequence = engine.new_sequence(0, GREEDY)
+    for turn in range(4):
+        before, n_log = engine.count_evaluated(), len(sequence)
+        new = prompt_of(engine, f"question number {turn}")
+        prefill = sequence.append(new)
+        n_pending = 1 if turn else 0  # the last token of the turn before was drawn, but not evaluated
+        assert prefill.n_new == len(new) + n_pending
+        assert prefill.n_cached == n_log - n_pending
+        assert engine.count_evaluated() - before == prefill.n_new
+        before = engine.count_evaluated()
+        decode(sequence, 7)
+        assert engine.count_evaluated() - before == 6
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_warm_equals_cold(engine, sampling):
+    """A log that grew over turns continues exactly as one that is evaluated from its first token, also with a seed."""
+    warm = engine.new_sequence(7, sampling)
+    for turn in range(3):
+        warm.append(prompt_of(engine, f"turn {turn}"))
+        decode(warm, 9)
+    log = warm.tokens
+    cold = engine.new_sequence(7, sampling)
+    cold.append(log)
+    assert decode(warm, 12) == decode(cold, 12)
+
+
+@pytest.mark.parametrize("n_batch", [1, 7, 512])
+def test_any_batch_size_gives_the_same_tokens(qwen_gguf, engine, n_batch):
+    """Prefilling in pieces of any size ends in the same state."""
+    prompt = prompt_of(engine, "x" * 60)
+    whole = engine.new_sequence(0, GREEDY)
+    whole.append(prompt)
+    expected = decode(whole, 8)
+    other = LlamaEngine(qwen_gguf, EngineSettings(n_ctx=512, n_batch=n_batch, threads=1))
+    sequence = other.new_sequence(0, GREEDY)
+    assert sequence.append(prompt).n_new == len(prompt)
+    assert decode(sequence, 8) == expected
+    other.close()
+
+
+def test_seeds_are_exact(engine):
+    """Seed 0 is a seed like any other: it repeats, and other seeds differ from it."""
+    outputs = []
+    for seed in (0, 0, 1, 2**64 - 1):
+        sequence = engine.new_sequence(seed, SAMPLED)
+        sequence.append(prompt_of(engine))
+        outputs.append(decode(sequence, 24))
+        sequence.close()
+    assert outputs[0] == outputs[1]
+    assert len({tuple(output) for output in outputs}) == 3
+
+
+def test_a_fork_equals_a_fresh_run(engine):
+    """A fork continues as a sequence of its own seed that evaluated everything itself, and leaves its origin as it was."""
+    prompt = prompt_of(engine)
+    origin = engine.new_sequence(1, SAMPLED)
+    origin.append(prompt)
+    before = engine.count_evaluated()
+    fork = origin.fork(2)
+    assert engine.count_evaluated() == before
+    forked = decode(fork, 16)
+    continued = decode(origin, 16)
+    origin.close()
+    fork.close()
+    for seed, seen in ((2, forked), (1, continued)):
+        fresh = engine.new_sequence(seed, SAMPLED)
+        fresh.append(prompt)
+        assert decode(fresh, 16) == seen
+        fresh.close()
+
+
+def test_a_fork_in_the_middle_of_a_turn_equals_a_fresh_run(engine):
+    """A fork also takes over a token that was drawn but not evaluated yet."""
+    origin = engine.new_sequence(1, SAMPLED)
+    origin.append(prompt_of(engine))
+    decode(origin, 5)
+    fork = origin.fork(1)
+    assert decode(fork, 10) == decode(origin, 10)
+
+
+@pytest.mark.parametrize("n_decoded", [0, 5])
+def test_restore_equals_never_having_stopped(engine, n_decoded):
+    """A snapshot restored in place of its sequence goes on token for token, and evaluates nothing again."""
+    sequence = engine.new_sequence(3, SAMPLED)
+    sequence.append(prompt_of(engine))
+    decode(sequence, n_decoded)
+    snapshot = sequence.snapshot()
+    expected = decode(sequence, 12)
+    sequence.close()
+    before = engine.count_evaluated()
+    restored = engine.restore(snapshot)
+    assert engine.count_evaluated() == before
+    assert decode(restored, 12) == expected
+
+
+def test_a_snapshot_survives_a_restart(qwen_gguf, engine):
+    """Another engine with the same model takes the snapshot."""
+    sequence = engine.new_sequence(3, SAMPLED)
+    sequence.append(prompt_of(engine))
+    snapshot = sequence.snapshot()
+    other = LlamaEngine(qwen_gguf, EngineSettings(n_ctx=1024, threads=1))
+    assert decode(other.restore(snapshot), 12) == decode(sequence, 12)
+    other.close()
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "foreign", "empty"])
+def test_a_damaged_snapshot_is_an_error(engine, damage):
+    """Bytes that are not exactly a snapshot of this model are refused before llama.cpp sees them, and take no place."""
+    sequence = engine.new_sequence(0)
+    sequence.append(prompt_of(engine))
+    whole = bytearray(sequence.snapshot())
+    whole[len(whole) // 2] ^= 1
+    good = sequence.snapshot()
+    bad = {"flip": bytes(whole), "cut": good[:-1], "foreign": good.replace(b"qwen35", b"qwen36"), "empty": b""}[damage]
+    with pytest.raises(ModelError):
+        engine.restore(bad)
+    engine.new_sequence(0)
+    engine.new_sequence(0)
+
+
+def test_a_batch_of_sequences_equals_single_runs(engine):
+    """Sequences that decode in one batch draw what each of them draws alone."""
+    alone = []
+    for seed in (1, 2, 3):
+        sequence = engine.new_sequence(seed, SAMPLED)
+        sequence.append(prompt_of(engine, f"question {seed}"))
+        alone.append(decode(sequence, 12))
+        sequence.close()
+    decodings: list[Decoding] = []
+    for seed in (1, 2, 3):
+        sequence = engine.new_sequence(seed, SAMPLED)
+        sequence.append(prompt_of(engine, f"question {seed}"))
+        decodings.append(sequence.start(None, 12, NO_STOP))
+    outputs = [engine.decode_batch(decodings) for _ in range(12)]
+    assert all(decoding.is_done for decoding in decodings)
+    assert [list(column) for column in zip(*outputs, strict=True)] == alone
+
+
+def test_a_finished_sequence_gives_its_place_back(engine):
+    """As many sequences as the engine was made for exist at once; a closed one makes room for a clean new one."""
+    first = engine.new_sequence(0, GREEDY)
+    first.append(prompt_of(engine))
+    expected = decode(first, 8)
+    engine.new_sequence(0)
+    engine.new_sequence(0)
+    with pytest.raises(ModelError, match="all 3 sequences"):
+        engine.new_sequence(0)
+    first.close()
+    first.close()
+    again = engine.new_sequence(0, GREEDY)
+    again.append(prompt_of(engine))
+    assert decode(again, 8) == expected
+
+
+def test_budgets_and_stop_tokens(engine):
+    """A decode ends after its last allowed token, or with a stop token, which is in the log."""
+    sequence = engine.new_sequence(0, GREEDY)
+    sequence.append(prompt_of(engine))
+    assert decode(sequence, 0) == []
+    tokens = decode(sequence, 6)
+    assert len(tokens) == 6
+    other = engine.new_sequence(0, GREEDY)
+    other.append(prompt_of(engine))
+    stopped = list(other.decode(None, 6, frozenset({tokens[2]})))
+    assert stopped == tokens[: tokens.index(tokens[2]) + 1]
+    assert other.tokens[-1] == tokens[2]
+
+
+def test_the_context_is_never_overrun(qwen_gguf):
+    """What does not fit is refused before anything is evaluated, and the sequence can go on with less."""
+    small = LlamaEngine(qwen_gguf, EngineSettings(n_ctx=64, threads=1))
+    sequence = small.new_sequence(0, GREEDY)
+    before = small.count_evaluated()
+    with pytest.raises(ContextOverflowError, match="do not fit into a context of 64"):
+        sequence.append([5] * 65)
+    assert small.count_evaluated() == before
+    assert len(sequence) == 0
+    sequence.append([5] * 60)
+    with pytest.raises(ContextOverflowError):
+        decode(sequence, 10)
+    assert len(sequence) == 64
+    small.close()
+
+
+def test_foreign_token_ids_are_refused(engine):
+    """An id outside the vocabulary is an error, not a read past the end of a table."""
+    sequence = engine.new_sequence(0)
+    for bad in (-1, engine.info.n_vocab, 2**31):
+        with pytest.raises(ModelError, match="not in the vocabulary"):
+            sequence.append([1, bad])
+    assert len(sequence) == 0
+
+
+def test_an_empty_sequence_cannot_be_decoded(engine):
+    """Without a prompt there are no logits to draw from."""
+    with pytest.raises(ModelError, match="append a prompt first"):
+        decode(engine.new_sequence(0), 1)
+
+
+class TestCancel:
+    """A cancel ends within one token, and leaves no trace in what follows."""
+
+    def test_between_two_tokens(self, engine):
+        """The next token is not drawn any more."""
+        sequence = engine.new_sequence(0, GREEDY)
+        sequence.append(prompt_of(engine))
+        tokens = sequence.decode(None, 100, NO_STOP)
+        next(tokens)
+        engine.cancel()
+        with pytest.raises(Cancelled):
+            next(tokens)
+        with pytest.raises(Cancelled):
+            sequence.append([1])
+
+    def test_while_llama_cpp_computes(self, engine):
+        """A long prefill is aborted in the middle of a batch, and the next question equals a cold one."""
+        expected_sequence = engine.new_sequence(0, GREEDY)
+        expected_sequence.append(prompt_of(engine))
+        expected = decode(expected_sequence, 8)
+        expected_sequence.close()
+        sequence = engine.new_sequence(0, GREEDY)
+        n_before = engine.count_evaluated()
+        canceller = threading.Timer(0.05, engine.cancel)
+        canceller.start()
+        with pytest.raises(Cancelled):
+            while True:  # prefill without end; only the cancel stops it
+                sequence.append([7] * 1000)
+                sequence.close()
+                sequence = engine.new_sequence(0, GREEDY)
+        canceller.join()
+        assert engine.count_evaluated() > n_before
+        sequence.close()
+        after = engine.new_sequence(0, GREEDY)
+        after.append(prompt_of(engine))
+        assert decode(after, 8) == expected
+
+    def test_without_a_sequence_it_does_nothing(self, engine):
+        """A cancel that comes too late does not hit the next question."""
+        engine.cancel()
+        sequence = engine.new_sequence(0, GREEDY)
+        sequence.append(prompt_of(engine))
+        assert len(decode(sequence, 4)) == 4
+
+
+def test_a_closed_engine_says_so(qwen_gguf):
+    """After close, sequences are closed and new ones are refused; closing again is harmless."""
+    engine = LlamaEngine(qwen_gguf, EngineSettings(n_ctx=256, threads=1))
+    sequence = engine.new_sequence(0)
+    engine.close()
+    engine.close()
+    with pytest.raises(ModelError, match="closed"):
+        sequence.append([1])
+    with pytest.raises(ModelError, match="closed"):
+        engine.new_sequence(0)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [(1, ContextOverflowError), (2, Cancelled), (-1, DecodeError), (-2, DecodeError), (-3, DecodeError)]
+)
+def test_every_return_code_has_its_error(code, error):
+    """llama_decode's return codes map to one error type each; success raises nothing."""
+    bindings.check_decode(0)
+    with pytest.raises(error):
+        bindings.check_decode(code)
