@@ -17,20 +17,22 @@ import re
 import sqlite3
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from sqale_edge.errors import DatabaseOpenError, QueryError
 from sqale_edge.imports import import_files, is_importable
 from sqale_edge.private_files import remove_abandoned
 from sqale_edge.sql_text import bare_statement, n_with_copies
 from sqale_edge.sqlite_files import error_code, open_file
-from sqale_edge.sqlite_guard import ONLY_READING, STORED_VALUE_BYTES, VALUE_BYTES, Guard, touch_virtual_tables
+from sqale_edge.sqlite_guard import STORED_VALUE_BYTES, VALUE_BYTES, Guard, touch_virtual_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqale_edge.episode import Cell, Row
     from sqale_edge.sqlite_files import OpenFile
+
+T = TypeVar("T")
 
 _OWN_TIMEOUT_S = 30.0
 _MEBIBYTE = 1 << 20
@@ -149,16 +151,12 @@ class Database:
         """
         statement = _checked(sql)
         with self._running(timeout_s):
-            table = self._run(statement, max_rows, max_cell_bytes, max_bytes)
-            if not self._file.is_locked and self._file.has_changed():
-                self._refresh()
-                table = self._run(statement, max_rows, max_cell_bytes, max_bytes)
-            return table
+            return self._repeated(lambda: self._run(statement, max_rows, max_cell_bytes, max_bytes))
 
     def read(self, sql: str, parameters: Sequence[Cell] = ()) -> list[Row]:
         """All rows of a statement of this package's own, about which the authorizer is not asked. Raises QueryError."""
         with self._running(_OWN_TIMEOUT_S):
-            return self._file.connection.execute(sql, parameters).fetchall()
+            return self._repeated(lambda: self._file.connection.execute(sql, parameters).fetchall())
 
     @contextlib.contextmanager
     def _running(self, timeout_s: float) -> Iterator[None]:
@@ -188,6 +186,19 @@ class Database:
         if version != self._version or not self._is_attached:
             touch_virtual_tables(self._file.connection)
             self._version, self._is_attached = version, True
+
+    def _repeated(self, run: Callable[[], T]) -> T:
+        """What `run` returns; it runs a second time if another program changed the file meanwhile."""
+        try:
+            result = run()
+            if self._file.is_locked or not self._file.has_changed():
+                return result
+        except sqlite3.OperationalError as error:
+            if self._guard.refusal or error_code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+                raise
+        self._is_released = True
+        self._refresh()
+        return run()
 
     def _release(self) -> None:
         """Between statements, hold nothing that another program waits for."""
@@ -277,7 +288,8 @@ def _cut(row: Row, max_cell_bytes: int) -> tuple[Row, int, bool]:
 _FAILURES = {
     sqlite3.SQLITE_BUSY: "another program is writing to the database. Try again",
     sqlite3.SQLITE_LOCKED: "another program is writing to the database. Try again",
-    sqlite3.SQLITE_READONLY: ONLY_READING,
+    sqlite3.SQLITE_READONLY: "another program is writing to the database. Try again",
+    sqlite3.SQLITE_CANTOPEN: "another program is writing to the database. Try again",
     sqlite3.SQLITE_TOOBIG: (
         f"a value is too long: more than {VALUE_BYTES // _MEBIBYTE} MiB where functions work on it, or more than "
         f"{STORED_VALUE_BYTES // _MEBIBYTE} MiB. Leave that column out"

@@ -23,6 +23,7 @@ import os
 import shutil
 import sqlite3
 import stat
+import time
 import urllib.parse
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from pathlib import PurePath
 
 BUSY_TIMEOUT_S = 2.0
+_ATTEMPTS = 50
+_SECONDS_BETWEEN = 0.02
 
 MAGIC = b"SQLite format 3\0"
 
@@ -80,18 +83,28 @@ def open_file(path: Path, directory: PrivateDirectory | None = None) -> OpenFile
     """The SQLite file `path`, read-only. `directory` is removed when it is closed. Raises DatabaseOpenError."""
     _check_file(path)
     absolute = path.absolute()
+    for _ in range(_ATTEMPTS):
+        signature = _signature(absolute)
+        try:
+            return _open_in_place(absolute, signature, directory)
+        except _ERRORS as error:
+            if error_code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                raise _open_error(path, error) from error
+        if copy := _open_copy(absolute, signature):
+            return copy
+        time.sleep(_SECONDS_BETWEEN)
+    raise DatabaseOpenError(
+        f"{str(path)!r} changes all the time", path=path, hint="try again when the other program has finished"
+    )
+
+
+def _open_in_place(path: Path, signature: Signature, directory: PrivateDirectory | None) -> OpenFile:
     real = path.resolve()  # SQLite looks for the -wal beside the real file, too
-    signature = _signature(absolute)
-    try:
-        if not _is_wal(real):
-            return OpenFile(absolute, _connect_and_read(real), signature, directory=directory)
-        if not signature[1] or signature[1][2] == 0:
-            return OpenFile(absolute, _connect_and_read(real, immutable=1), signature, is_locked=False)
-        return OpenFile(absolute, _connect_and_read(real), signature, is_shared=True)
-    except _ERRORS as error:
-        if error_code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
-            return _open_copy(absolute)
-        raise _open_error(path, error) from error
+    if not _is_wal(real):
+        return OpenFile(path, _connect_and_read(real), signature, directory=directory)
+    if not signature[1] or signature[1][2] == 0:
+        return OpenFile(path, _connect_and_read(real, immutable=1), signature, is_locked=False)
+    return OpenFile(path, _connect_and_read(real), signature, is_shared=True)
 
 
 def sqlite_uri(path: PurePath, **parameters: object) -> str:
@@ -161,14 +174,16 @@ def _file_signature(path: Path) -> tuple[int, int, int, int] | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _open_copy(path: Path) -> OpenFile:
-    """`path` with its `-wal` or `-journal`, copied, recovered and opened.
+def _open_copy(path: Path, signature: Signature) -> OpenFile | None:
+    """`path` with its `-wal` or `-journal`, copied, recovered and opened; None if they changed meanwhile.
 
-    No other program has them open: there would be a `-shm`, or a lock. `_copy` looks again all the same.
+    No other program should have them open: there would be a `-shm`, or a lock.
     """
     directory = PrivateDirectory()
     try:
-        signature = _copy(path, directory.path / "copy")
+        if not _copy(path, signature, directory.path / "copy"):
+            directory.remove()
+            return None
         with contextlib.closing(connect(directory.path / "copy", mode="rw")) as connection:
             connection.execute("PRAGMA journal_mode=delete").fetchone()
         connection = _connect_and_read(directory.path / "copy")
@@ -187,20 +202,17 @@ def _open_copy(path: Path) -> OpenFile:
     return OpenFile(path, connection, signature, note=note, directory=directory)
 
 
-def _copy(path: Path, target: Path, *, attempts: int = 5) -> Signature:
-    for _ in range(attempts):
-        before = _signature(path)
-        for suffix, part in zip(_PARTS, before, strict=True):
+def _copy(path: Path, signature: Signature, target: Path) -> bool:
+    """Copy the parts that there are, and say whether the copies are whole and nothing has changed."""
+    try:
+        for suffix, part in zip(_PARTS, signature, strict=True):
             if part:
-                copied = shutil.copyfile(f"{path.resolve()}{suffix}", f"{target}{suffix}")
-                if Path(copied).stat().st_size != part[2]:
-                    break
-        else:
-            if _signature(path) == before:
-                return before
-    raise DatabaseOpenError(
-        f"{str(path)!r} changes while it is copied", path=path, hint="try again when the other program has finished"
-    )
+                shutil.copyfile(f"{path.resolve()}{suffix}", f"{target}{suffix}")
+    except FileNotFoundError:
+        return False
+    sizes = [part and part[2] for part in signature]
+    copied = [part and part[2] for part in _signature(target)]
+    return copied == sizes and _signature(path) == signature
 
 
 def _check_file(path: Path) -> None:

@@ -150,6 +150,7 @@ class Guard:
     @contextlib.contextmanager
     def timed(self, timeout_s: float) -> Iterator[None]:
         """For the block, statements are stopped when the time is up or `interrupt` is called."""
+        self.refusal = ""
         self.is_interrupted = False
         self._deadline = time.monotonic() + timeout_s
         try:
@@ -160,7 +161,6 @@ class Guard:
     @contextlib.contextmanager
     def enforced(self, connection: sqlite3.Connection, value_bytes: int) -> Iterator[None]:
         """For the block, statements are a stranger's: the authorizer decides; no value exceeds `value_bytes`."""
-        self.refusal = ""
         self.is_growing = False
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, value_bytes)
         self._is_enforcing = True
