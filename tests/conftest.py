@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from checkpoints import write_checkpoint
+from plain_llama import write_llama_gguf
 
 from sqale_edge import EngineSettings
 from sqale_edge.convert import convert_checkpoint
@@ -19,6 +20,12 @@ def qwen_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("qwen")
     convert_checkpoint(write_checkpoint(folder / "checkpoint"), folder / "qwen.gguf", quant="BF16")
     return folder / "qwen.gguf"
+
+
+@pytest.fixture(scope="session")
+def llama_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama: another architecture, no thinking, no chat template, a BOS token."""
+    return write_llama_gguf(tmp_path_factory.mktemp("llama") / "llama.gguf")
 
 
 @pytest.fixture

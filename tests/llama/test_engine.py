@@ -284,7 +284,8 @@ def test_a_closed_engine_says_so(qwen_gguf):
 
 
 @pytest.mark.parametrize(
-    ("code", "error"), [(1, ContextOverflowError), (2, Cancelled), (-1, DecodeError), (-2, DecodeError), (-3, DecodeError)]
+    ("code", "error"),
+    [(1, ContextOverflowError), (2, Cancelled), (-1, DecodeError), (-2, DecodeError), (-3, DecodeError)],
 )
 def test_every_return_code_has_its_error(code, error):
     """llama_decode's return codes map to one error type each; success raises nothing."""

@@ -71,7 +71,11 @@ def test_draws_follow_the_distribution():
 def test_randomness_depends_on_seed_position_and_token_alone():
     """The same three give the same noise, any others another one, and it is distributed as Gumbel noise."""
     ids = np.arange(500)
-    noise = {(seed, position): sampling.gumbel_noise(seed, position, ids) for seed in (0, 1, 2**64 - 1) for position in range(20)}
+    noise = {
+        (seed, position): sampling.gumbel_noise(seed, position, ids)
+        for seed in (0, 1, 2**64 - 1)
+        for position in range(20)
+    }
     assert len(np.unique(np.concatenate(list(noise.values())))) == 500 * len(noise)
     assert (sampling.gumbel_noise(0, 3, np.array([7, 5])) == noise[0, 3][[7, 5]]).all()
     everything = np.sort(np.concatenate(list(noise.values())))
@@ -148,7 +152,10 @@ def test_control_tokens_never_pass_a_grammar(engine):
     assert not state.allows(np.array(markup)).any()
 
 
-@pytest.mark.parametrize("gbnf", ["root ::= (", "", "rule ::= [a]", 'root ::= "a" missing', "root ::= root", "root ::= [a", "# nothing", "\0"])
+@pytest.mark.parametrize(
+    "gbnf",
+    ["root ::= (", "", "rule ::= [a]", 'root ::= "a" missing', "root ::= root", "root ::= [a", "# nothing", "\0"],
+)
 def test_invalid_grammars_raise(engine, gbnf):
     """A grammar that llama.cpp does not take is a GrammarError when it is compiled, never a crash when it is used."""
     with pytest.raises(GrammarError):

@@ -1,0 +1,58 @@
+"""A small random model of another architecture, for what must work beyond Qwen3.5: plain attention, no thinking, a BOS token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import gguf
+import numpy as np
+from checkpoints import train_bpe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SPECIAL = ("<|begin|>", "<|im_start|>", "<|im_end|>")
+N_EMBD, N_HEADS, N_LAYERS, N_FF = 64, 4, 2, 128
+
+
+def write_llama_gguf(path: Path, *, seed: int = 0, with_vocabulary: bool = True) -> Path:
+    """Write a Llama of two layers with the tests' byte-level vocabulary."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("Plain Llama")
+    writer.add_context_length(4096)
+    writer.add_embedding_length(N_EMBD)
+    writer.add_block_count(N_LAYERS)
+    writer.add_feed_forward_length(N_FF)
+    writer.add_head_count(N_HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    words, merges = train_bpe()
+    tokens = [*words, *SPECIAL]
+    if with_vocabulary:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("qwen2")
+        writer.add_token_list(tokens)
+        writer.add_token_merges([" ".join(merge) for merge in merges])
+        writer.add_token_types([gguf.TokenType.NORMAL] * len(words) + [gguf.TokenType.CONTROL] * len(SPECIAL))
+        writer.add_bos_token_id(tokens.index("<|begin|>"))
+        writer.add_eos_token_id(tokens.index("<|im_end|>"))
+        writer.add_add_bos_token(True)
+    rng = np.random.default_rng(seed)
+
+    def add(name: str, *shape: int) -> None:
+        writer.add_tensor(name, rng.normal(0, 0.3, shape).astype(np.float32))
+
+    add("token_embd.weight", len(tokens), N_EMBD)
+    add("output_norm.weight", N_EMBD)
+    for layer in range(N_LAYERS):
+        for name in ("attn_norm", "ffn_norm"):
+            add(f"blk.{layer}.{name}.weight", N_EMBD)
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            add(f"blk.{layer}.{name}.weight", N_EMBD, N_EMBD)
+        for name in ("ffn_gate", "ffn_up"):
+            add(f"blk.{layer}.{name}.weight", N_FF, N_EMBD)
+        add(f"blk.{layer}.ffn_down.weight", N_EMBD, N_FF)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

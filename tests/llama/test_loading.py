@@ -1,0 +1,231 @@
+"""Loading: what is no model is one clear line, and nobody asks for a GPU in vain."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import gguf
+import pytest
+from plain_llama import write_llama_gguf
+
+from sqale_edge import EngineSettings, SamplingSettings
+from sqale_edge.errors import Cancelled, ModelError, ModelLoadError, ModelNotFoundError, SettingsError
+from sqale_edge.llama import LlamaEngine, bindings, default_threads, describe_build, read_model_info
+from sqale_edge.llama.memory import available_memory, estimate_memory
+from sqale_edge.llama.model import choose_gpu_layers, read_sampling
+from sqale_edge.llama.threads import allowed_cpus, read_cgroup_quota
+
+SMALL = EngineSettings(n_ctx=256, threads=1)
+
+
+def write(path, data: bytes):
+    path.write_bytes(data)
+    return path
+
+
+def make_other_architecture(path):
+    writer = gguf.GGUFWriter(path, "no-such-architecture")
+    writer.add_name("Foreign")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+BROKEN = {
+    "empty": lambda folder, _: write(folder / "m.gguf", b""),
+    "text": lambda folder, _: write(folder / "m.gguf", b"hello\n"),
+    "web page": lambda folder, _: write(folder / "m.gguf", b"<!DOCTYPE html><html>"),
+    "lfs pointer": lambda folder, _: write(
+        folder / "m.gguf", b"version https://git-lfs.github.com/spec/v1\noid sha256:0"
+    ),
+    "folder": lambda folder, _: folder,
+    "magic only": lambda folder, _: write(folder / "m.gguf", b"GGUF"),
+    "future version": lambda folder, good: write(folder / "m.gguf", b"GGUF" + (99).to_bytes(4, "little") + good[8:]),
+    "huge counts": lambda folder, good: write(folder / "m.gguf", good[:8] + b"\xff" * 16 + good[24:]),
+    "cut in the metadata": lambda folder, good: write(folder / "m.gguf", good[:3000]),
+    "cut in the tensors": lambda folder, good: write(folder / "m.gguf", good[: len(good) * 2 // 3]),
+    "cut by a byte": lambda folder, good: write(folder / "m.gguf", good[:-1]),
+    "another architecture": lambda folder, _: make_other_architecture(folder / "m.gguf"),
+    "no vocabulary": lambda folder, _: write_llama_gguf(folder / "m.gguf", with_vocabulary=False),
+    "a missing tensor": lambda folder, good: write(
+        folder / "m.gguf", good.replace(b"blk.1.ffn_down.weight", b"blk.1.ffn_nowd.weight")
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_what_cannot_be_loaded_is_one_line_that_names_the_file(kind, tmp_path, qwen_gguf):
+    """Broken, truncated and foreign files are a ModelLoadError with the path and a reason; the process lives on."""
+    path = BROKEN[kind](tmp_path, qwen_gguf.read_bytes())
+    with pytest.raises(ModelLoadError) as caught:
+        LlamaEngine(path, SMALL)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not str(caught.value).endswith(": ")
+    assert "gave no reason" not in str(caught.value)
+    LlamaEngine(qwen_gguf, SMALL).close()
+
+
+def test_a_missing_file_is_not_found(tmp_path):
+    """A path without a file is its own error, with the path."""
+    with pytest.raises(ModelNotFoundError, match=r"nothing\.gguf"):
+        LlamaEngine(tmp_path / "nothing.gguf", SMALL)
+
+
+def test_a_path_with_any_characters_loads(tmp_path, llama_gguf):
+    """Blanks, quotes and non-ASCII in a path are no obstacle."""
+    path = tmp_path / "Größe 'é' 日本 %20.gguf"
+    path.write_bytes(llama_gguf.read_bytes())
+    LlamaEngine(path, SMALL).close()
+
+
+def test_loading_reports_progress_and_can_be_stopped(qwen_gguf):
+    """The share grows to 1; answering False stops loading, and the next load works."""
+    shares: list[float] = []
+    LlamaEngine(qwen_gguf, SMALL, on_progress=lambda share: shares.append(share) or True).close()
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    with pytest.raises(Cancelled):
+        LlamaEngine(qwen_gguf, SMALL, on_progress=lambda share: share < 0.5)
+    LlamaEngine(qwen_gguf, SMALL).close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "can_offload", "layers"),
+    [("auto", False, 0), ("auto", True, -1), ("off", True, 0), (0, False, 0), (12, True, 12)],
+)
+def test_layers_to_offload(wanted, can_offload, layers):
+    """`auto` takes what the build can do and says so; `off` is off; a count is a count."""
+    n_layers, sentence = choose_gpu_layers(EngineSettings(gpu_layers=wanted), can_offload=can_offload)
+    assert n_layers == layers
+    assert ("GPU" in sentence or "CPU" in sentence) and "\n" not in sentence
+
+
+def test_offload_that_cannot_be_done_is_an_error(qwen_gguf):
+    """Asking for layers on a GPU fails where this build has none, and says how to get one."""
+    if describe_build()["can_offload"]:
+        LlamaEngine(qwen_gguf, EngineSettings(n_ctx=256, gpu_layers=4)).close()
+        return
+    with pytest.raises(SettingsError, match="cannot offload") as caught:
+        LlamaEngine(qwen_gguf, EngineSettings(n_ctx=256, gpu_layers=4))
+    assert "CUDA or Metal" in caught.value.hint
+
+
+def test_another_version_of_the_bindings_is_refused():
+    """A llama-cpp-python that was not tested is an error before anything is called, with the command that fixes it."""
+    bindings.check_version(bindings.TESTED_VERSION)
+    with pytest.raises(ModelLoadError, match=r"0\.3\.1 is installed") as caught:
+        bindings.check_version("0.3.1")
+    assert caught.value.hint == f"pip install llama-cpp-python=={bindings.TESTED_VERSION}"
+
+
+def test_another_architecture_without_thinking_works(llama_gguf):
+    """A plain Llama loads, says that it does not think, and warm equals cold there, too."""
+    engine = LlamaEngine(llama_gguf, EngineSettings(n_ctx=512, n_sequences=2, threads=1))
+    assert not engine.info.thinks
+    assert engine.info.bos == engine.tokenize("<|begin|>", trusted=True)[0]
+    chosen = SamplingSettings(temperature=1, top_k=0, top_p=1)
+    warm = engine.new_sequence(5, chosen)
+    for _ in range(3):
+        warm.append(engine.tokenize("<|im_start|>user\nHello<|im_end|>\n", trusted=True))
+        list(warm.decode(None, 6, frozenset()))
+    cold = engine.new_sequence(5, chosen)
+    cold.append(warm.tokens)
+    assert list(warm.decode(None, 10, frozenset())) == list(cold.decode(None, 10, frozenset()))
+    engine.close()
+
+
+def test_the_log_goes_to_logging_and_nowhere_else(qwen_gguf, caplog, capfd):
+    """llama.cpp's words reach the logger; stdout and stderr stay empty, and their descriptors are untouched."""
+    with caplog.at_level(logging.DEBUG, "sqale_edge.llama"):
+        LlamaEngine(qwen_gguf, SMALL).close()
+    assert any("qwen35" in record.getMessage() for record in caplog.records)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_metadata_can_be_read_without_the_weights(qwen_gguf):
+    """Name, vocabulary and markup of a file are there without loading it whole."""
+    info = read_model_info(qwen_gguf)
+    assert info.thinks
+    assert info.n_vocab > 256
+    assert info.metadata["general.architecture"] == "qwen35"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({}, SamplingSettings()),
+        ({"general.sampling.temp": "0.2", "general.sampling.top_k": "5"}, SamplingSettings(temperature=0.2, top_k=5)),
+        ({"general.sampling.temp": "warm"}, SamplingSettings()),
+        ({"general.sampling.top_p": "7"}, SamplingSettings()),
+    ],
+)
+def test_sampling_settings_come_from_the_file(metadata, expected):
+    """The checkpoint's own settings count; what makes no sense does not."""
+    assert read_sampling(metadata) == expected
+
+
+def test_threads_stay_within_the_allowed_cpus():
+    """Never more threads than CPUs that this process may use, and at least one."""
+    assert all(1 <= n_threads <= allowed_cpus() for n_threads in default_threads())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="affinity masks are Linux's")
+def test_threads_follow_the_affinity_mask():
+    """A process that is bound to one CPU gets one thread."""
+    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from sqale_edge.llama import default_threads; print(default_threads())"
+    assert (
+        subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        == "(1, 1)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "quota"),
+    [
+        ({"cpu.max": "max 100000"}, "", None),
+        ({"cpu.max": "150000 100000"}, "", 1.5),
+        ({"a/cpu.max": "400000 100000", "a/b/cpu.max": "max 100000"}, "/a/b", 4.0),
+        ({"a/cpu.max": "100000 100000", "a/b/cpu.max": "300000 100000"}, "/a/b", 1.0),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "", None),
+        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, "", 2.0),
+        ({"cpu.max": "nonsense"}, "", None),
+        ({}, "/x", None),
+    ],
+)
+def test_cgroup_quotas_are_read(tmp_path, files, own, quota):
+    """Both versions of control groups, and the tightest limit on the way up, are understood."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert read_cgroup_quota(tmp_path, own) == quota
+
+
+def test_memory_of_the_2b_shape_is_estimated_from_its_metadata():
+    """KV cache and recurrent state of Qwen3.5-2B come out as llama.cpp allocates them: 12 KiB a token, 19.3 MiB a sequence."""
+    shape = {
+        "block_count": 24, "embedding_length": 2048, "feed_forward_length": 6144, "attention.head_count": 8, "attention.head_count_kv": 2,
+        "attention.key_length": 256, "attention.value_length": 256, "full_attention_interval": 4, "ssm.conv_kernel": 4, "ssm.state_size": 128,
+        "ssm.group_count": 16, "ssm.inner_size": 2048,
+    }  # fmt: skip
+    metadata = {"general.architecture": "qwen35"} | {f"qwen35.{key}": str(value) for key, value in shape.items()}
+    estimate = estimate_memory(metadata, 1_280_000_000, EngineSettings(n_ctx=16_384))
+    assert estimate.kv_cache_bytes == 16_384 * 12 * 1024
+    assert estimate.recurrent_state_bytes / 2**20 == pytest.approx(19.27, abs=0.01)
+    assert estimate.total_bytes < 1.9 * 2**30
+
+
+def test_available_memory_is_a_number_of_bytes_or_unknown():
+    """Where the system says how much memory there is, it is more than nothing."""
+    available = available_memory()
+    assert available is None or available > 2**20
+
+
+def test_errors_are_model_errors():
+    """One except clause catches everything that can go wrong with a model file."""
+    assert issubclass(ModelLoadError, ModelError)
+    assert issubclass(ModelNotFoundError, ModelError)
