@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from checkpoints import write_checkpoint
 from plain_llama import write_llama_gguf
+from sqale_edge.convert import convert_checkpoint
 
 from sqale_edge import EngineSettings
-from sqale_edge.convert import convert_checkpoint
 from sqale_edge.llama import LlamaEngine
 from sqale_edge.testing import make_shop
 

@@ -1,4 +1,7 @@
-"""Whole episodes on the real engine: a random model writes nonsense, but the grammar, the counts and the log must be right."""
+"""Whole episodes on the real engine.
+
+A random model writes nonsense, but the grammar, the counts and the log must be right.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,10 @@ def run(agent, database, *, seed=0, question=QUESTION):
 
 
 def test_only_new_tokens_are_evaluated_in_every_turn(agent, watched, shop):
-    """Each turn's prompt is the whole log, of which only the new part is evaluated; llama.cpp's counter agrees with the usage."""
+    """Each turn's prompt is the whole log, of which only the new part is evaluated.
+
+    Llama.cpp's counter agrees with the usage.
+    """
     list_before = len(watched.logs)
     first = watched.new_sequence(0)
     first.append([1, 2, 3])
@@ -96,7 +102,10 @@ def test_every_tool_turn_holds_valid_calls_or_was_cut(agent, shop):
 
 
 def test_the_same_seed_gives_the_same_episode_warm_and_cold(agent, qwen_gguf, shop):
-    """A second run in the same agent, and one in a fresh process's agent, decide exactly the same; another seed does not."""
+    """A second run in the same agent, and one in a fresh process's agent, decide exactly the same.
+
+    Another seed does not.
+    """
     _, first = run(agent, shop, seed=3)
     run(agent, shop, seed=4)
     _, warm = run(agent, shop, seed=3)
@@ -115,17 +124,17 @@ def test_temperature_0_ignores_the_seed(watched, shop):
 def test_a_cancelled_episode_leaves_no_trace_in_the_next(agent, watched, shop):
     """Cancelled in the middle of decoding from another thread; the next question equals a cold one."""
     _, expected = run(agent, shop, seed=9)
-    n_events = 0
-    for event in agent.stream(QUESTION, shop, seed=8):
-        n_events += 1
-        if n_events == 12:
+    episode = None
+    for number, event in enumerate(agent.stream(QUESTION, shop, seed=8)):
+        if number == 12:
             thread = threading.Thread(target=agent.cancel)
             thread.start()
             thread.join()
             n_log = len(watched._open[0])
-    assert isinstance(event, Finished)
-    assert event.episode.ended_by == "cancelled"
-    assert event.episode.sql is None
+        if isinstance(event, Finished):
+            episode = event.episode
+    assert episode.ended_by == "cancelled"
+    assert episode.sql is None
     assert len(watched.logs[-1]) <= n_log + 1
     assert run(agent, shop, seed=9)[1].turns == expected.turns
 

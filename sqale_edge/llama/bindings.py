@@ -1,7 +1,7 @@
 """What every use of llama.cpp's C interface needs: the version guard, its log, its callbacks, its return codes.
 
-llama-cpp-python mirrors C structs by hand, so another version of it can corrupt memory without a word: only the tested one is accepted.
-llama.cpp's log goes to the logger `sqale_edge.llama`; file descriptors are left alone.
+llama-cpp-python mirrors C structs by hand, so another version of it can corrupt memory without a word: only the tested
+one is accepted. llama.cpp's log goes to the logger `sqale_edge.llama`; file descriptors are left alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_version(installed: str) -> None:
 
 
 class _LogBridge:
-    """Turns llama.cpp's log pieces into lines for `logging`, and remembers the last errors to explain a failed call with."""
+    """Turns llama.cpp's log pieces into lines for `logging`, and remembers the last errors."""
 
     def __init__(self) -> None:
         self._level = 0
@@ -81,12 +81,16 @@ def last_error() -> str:
 
 
 def check_decode(code: int) -> None:
-    """Raise what a return code of `llama_decode` means; 0 is success. Source: the comment on llama_decode in llama.h."""
+    """Raise what a return code of `llama_decode` means.
+
+    0 is success. Source: the comment on llama_decode in llama.h.
+    """
     if code == 0:
         return
     if code == 1:
         raise ContextOverflowError(
-            "the context is full: llama.cpp found no place for the next tokens", hint="load the model with a larger n_ctx"
+            "the context is full: llama.cpp found no place for the next tokens",
+            hint="load the model with a larger n_ctx",
         )
     if code == 2:
         raise Cancelled("the evaluation was cancelled")
@@ -95,11 +99,11 @@ def check_decode(code: int) -> None:
 
 
 def make_abort_flag() -> tuple[Any, ctypes.Array[ctypes.c_char]]:
-    """An abort callback that needs no Python while llama.cpp computes, and the flag that it reads.
+    r"""An abort callback that needs no Python while llama.cpp computes, and the flag that it reads.
 
-    llama.cpp calls it hundreds of times a token; a Python function would take the GIL each time and stall whenever the host program is
-    busy. The C library's `strlen` is used instead: of a one-character string it is 1, of an empty one 0. Set `flag[0]` to `b"\\x01"` to
-    abort, to `b"\\x00"` to go on. Keep both alive as long as the context.
+    llama.cpp calls it hundreds of times a token; a Python function would take the GIL each time and stall whenever the
+    host program is busy. The C library's `strlen` is used instead: of a one-character string it is 1, of an empty one
+    0. Set `flag[0]` to `b"\x01"` to abort, to `b"\x00"` to go on. Keep both alive as long as the context.
     """
     flag = ctypes.create_string_buffer(2)
     library = ctypes.CDLL("msvcrt") if sys.platform == "win32" else ctypes.CDLL(None)
@@ -107,7 +111,10 @@ def make_abort_flag() -> tuple[Any, ctypes.Array[ctypes.c_char]]:
 
 
 def read_text(call: Any, *args: Any) -> str | None:
-    """What a llama.cpp function of the form `f(*args, buffer, size) -> length` writes; None where it answers with a negative length."""
+    """What a llama.cpp function of the form `f(*args, buffer, size) -> length` writes.
+
+    None where it answers with a negative length.
+    """
     size = 256
     while True:
         buffer = ctypes.create_string_buffer(size)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import llama_cpp
 import numpy as np
 
+from sqale_edge.engine import Piece
 from sqale_edge.errors import Cancelled, ContextOverflowError, ModelError, ModelLoadError
 from sqale_edge.llama import bindings, threads
 from sqale_edge.llama.model import LlamaModel
@@ -21,7 +22,7 @@ from sqale_edge.settings import EngineSettings, SamplingSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sqale_edge.engine import Decoding, Piece
+    from sqale_edge.engine import Decoding
 
 _WHOLE = -1  # "from the first to the last position", in llama.cpp's memory calls
 _RUN, _ABORT = b"\x00", b"\x01"
@@ -37,7 +38,11 @@ class LlamaEngine:
     """
 
     def __init__(
-        self, path: str | Path, settings: EngineSettings | None = None, *, on_progress: Callable[[float], bool] | None = None
+        self,
+        path: str | Path,
+        settings: EngineSettings | None = None,
+        *,
+        on_progress: Callable[[float], bool] | None = None,
     ) -> None:
         start = time.perf_counter()
         self._settings = settings or EngineSettings()
@@ -76,7 +81,7 @@ class LlamaEngine:
             reason = bindings.last_error() or "most likely memory does not suffice"
             raise ModelLoadError(
                 f"no context of {params.n_ctx} tokens could be made for {str(self._model.path)!r}: {reason}",
-                hint="choose a smaller n_ctx (SQALE_EDGE_N_CTX), or see what is needed with: sqale-edge doctor --model FILE",
+                hint="choose a smaller n_ctx (SQALE_EDGE_N_CTX); sqale-edge doctor --model FILE says what is needed",
             )
         return context
 
@@ -85,14 +90,13 @@ class LlamaEngine:
         description = bindings.read_text(llama_cpp.llama_model_desc, model.pointer)
         size, n_params = llama_cpp.llama_model_size(model.pointer), llama_cpp.llama_model_n_params(model.pointer)
         build = f"{llama_cpp.__version__}/{(llama_cpp.llama_version() or b'').decode()}"
-        return f"{model.metadata.get('general.name')}, {description}, {n_params} parameters in {size} bytes, llama-cpp-python {build}"
+        name = model.metadata.get("general.name")
+        return f"{name}, {description}, {n_params} parameters in {size} bytes, llama-cpp-python {build}"
 
-    # -- text and grammar ---------------------------------------------------------------------------------------------------------
+    # Text and grammar.
 
-    def tokenize(self, text: str, trusted: bool) -> list[int]:  # noqa: FBT001 - the interface
+    def tokenize(self, text: str, trusted: bool) -> list[int]:
         """See `Engine`."""
-        from sqale_edge.engine import Piece  # noqa: PLC0415
-
         return self.tokenize_pieces([Piece(text, trusted)])
 
     def tokenize_pieces(self, pieces: Sequence[Piece]) -> list[int]:
@@ -108,7 +112,7 @@ class LlamaEngine:
         """See `Engine`."""
         return LlamaGrammar(self._model.vocabulary, self._model.vocabulary_pointer, gbnf)
 
-    # -- sequences ----------------------------------------------------------------------------------------------------------------
+    # Sequences.
 
     def new_sequence(self, seed: int, sampling: SamplingSettings | None = None) -> LlamaSequence:
         """See `Engine`. Raises ModelError when all `n_sequences` places are taken."""
@@ -128,11 +132,17 @@ class LlamaEngine:
         """See `Engine`."""
         header, logits, state = parse_snapshot(snapshot, self.fingerprint)
         if len(header["tokens"]) >= self.info.n_ctx:
-            raise ContextOverflowError(f"the snapshot has {len(header['tokens'])} tokens, the context holds {self.info.n_ctx}")
+            raise ContextOverflowError(
+                f"the snapshot has {len(header['tokens'])} tokens, the context holds {self.info.n_ctx}"
+            )
         temperature, top_k, top_p = header["sampling"]
-        sequence = self.new_sequence(header["seed"], SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p))
+        sequence = self.new_sequence(
+            header["seed"], SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p)
+        )
         buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
-        if header["n_evaluated"] and not llama_cpp.llama_state_seq_set_data(self._context, buffer, len(state), sequence.seq_id):
+        if header["n_evaluated"] and not llama_cpp.llama_state_seq_set_data(
+            self._context, buffer, len(state), sequence.seq_id
+        ):
             sequence.close()
             raise ModelError("llama.cpp does not accept the snapshot's state")
         sequence.take_over(header["tokens"], header["n_evaluated"], logits)
@@ -161,7 +171,7 @@ class LlamaEngine:
             if not llama_cpp.llama_memory_seq_rm(self._memory, sequence.seq_id, _WHOLE, _WHOLE):
                 raise ModelError(f"llama.cpp could not drop sequence {sequence.seq_id}")
 
-    # -- evaluation ---------------------------------------------------------------------------------------------------------------
+    # Evaluation.
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
         """Raise ModelError for an id that the vocabulary does not have; llama.cpp would read past its end."""
@@ -206,7 +216,9 @@ class LlamaEngine:
                 sequence.failure = sequence.failure or error
             raise
 
-    def _evaluate_batch(self, sequences: Sequence[LlamaSequence], work: Sequence[tuple[LlamaSequence, int, int, bool]]) -> None:
+    def _evaluate_batch(
+        self, sequences: Sequence[LlamaSequence], work: Sequence[tuple[LlamaSequence, int, int, bool]]
+    ) -> None:
         batch = self._batch
         batch.n_tokens = len(work)
         for index, (sequence, position, token, is_last) in enumerate(work):
@@ -228,7 +240,8 @@ class LlamaEngine:
     def count_evaluated(self) -> int:
         """Tokens that llama.cpp itself says it has evaluated since the model was loaded.
 
-        It reports at least 1 for prompts and for single tokens each, so only differences count, and only once there was one of both.
+        It reports at least 1 for prompts and for single tokens each, so only differences count, and only once there was
+        one of both.
         """
         llama_cpp.llama_synchronize(self._context)
         counters = llama_cpp.llama_perf_context(self._context)

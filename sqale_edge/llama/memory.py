@@ -1,4 +1,7 @@
-"""How much memory a model will take, before it is loaded, and how much there is. Platform-specific, like `threads.py`."""
+"""How much memory a model will take, before it is loaded, and how much there is.
+
+Platform-specific, like `threads.py`.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ class MemoryEstimate:
 
 
 def estimate_memory(metadata: Mapping[str, str], file_bytes: int, settings: EngineSettings) -> MemoryEstimate:
-    """What loading a GGUF with these `metadata` and of `file_bytes` will take. Within a tenth for a 2B Qwen3.5 at Q4_K_M, as measured."""
+    """What loading a GGUF with these `metadata` and of `file_bytes` will take.
+
+    Within a tenth for a 2B Qwen3.5 at Q4_K_M, as measured.
+    """
 
     def number(key: str, default: int = 0) -> int:
         # Some models have one value a layer, "[8, 8, 4]"; the largest bounds them.
@@ -63,7 +69,10 @@ def estimate_memory(metadata: Mapping[str, str], file_bytes: int, settings: Engi
     return MemoryEstimate(
         weights_bytes=file_bytes,
         kv_cache_bytes=n_attention * n_cells * width * _F16,
-        recurrent_state_bytes=(n_layers - n_attention) * (convolution + inner * state_size) * _F32 * settings.n_sequences,
+        recurrent_state_bytes=(n_layers - n_attention)
+        * (convolution + inner * state_size)
+        * _F32
+        * settings.n_sequences,
         compute_bytes=settings.n_batch * 4 * (number("feed_forward_length") + n_embd) * _F32,
     )
 

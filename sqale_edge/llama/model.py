@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -17,6 +15,7 @@ from sqale_edge.settings import EngineSettings, SamplingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 _ALL_LAYERS = -1
 _OFFLOAD_HINT = "install llama-cpp-python with CUDA or Metal (see the README), or use --gpu-layers off"
@@ -29,7 +28,8 @@ class LlamaModel:
         path: A GGUF file.
         settings: `gpu_layers` and `use_mmap` matter here.
         only_vocabulary: Leave the weights on disk: enough for metadata and tokens.
-        on_progress: Called with the share that is loaded; where it returns False, loading stops and Cancelled is raised.
+        on_progress: Called with the share that is loaded; where it returns False, loading stops and Cancelled is
+            raised.
 
     Raises:
         ModelNotFoundError: There is no such file.
@@ -50,7 +50,9 @@ class LlamaModel:
         params = llama_cpp.llama_model_default_params()
         params.vocab_only = only_vocabulary
         params.load_mode = llama_cpp.LLAMA_LOAD_MODE_MMAP if settings.use_mmap else llama_cpp.LLAMA_LOAD_MODE_NONE
-        params.n_gpu_layers, self.offload = choose_gpu_layers(settings, can_offload=bool(llama_cpp.llama_supports_gpu_offload()))
+        params.n_gpu_layers, self.offload = choose_gpu_layers(
+            settings, can_offload=bool(llama_cpp.llama_supports_gpu_offload())
+        )
         is_stopped = False
 
         def report(share: float, _user_data: Any) -> bool:
@@ -69,7 +71,8 @@ class LlamaModel:
         if not self.pointer:
             reason = bindings.last_error() or "llama.cpp gave no reason"
             raise ModelLoadError(
-                f"{str(path)!r} cannot be loaded: {reason}", hint="download or convert the model again, or check that llama.cpp knows its kind"
+                f"{str(path)!r} cannot be loaded: {reason}",
+                hint="download or convert the model again, or check that llama.cpp knows its kind",
             )
         self.vocabulary_pointer = llama_cpp.llama_model_get_vocab(self.pointer)
         self.vocabulary = Vocabulary(self.vocabulary_pointer)
@@ -112,29 +115,50 @@ class LlamaModel:
 def check_gguf(path: Path) -> None:
     """Raise unless `path` is a file that begins as a GGUF does; says what it is instead, where that is plain."""
     if not path.exists():
-        raise ModelNotFoundError(f"there is no model file {str(path)!r}", hint="check the path; --model takes a .gguf file")
+        raise ModelNotFoundError(
+            f"there is no model file {str(path)!r}", hint="check the path; --model takes a .gguf file"
+        )
     try:
         with path.open("rb") as file:
             head = file.read(64)
     except OSError as error:
-        raise ModelLoadError(f"{str(path)!r} cannot be read: {error.strerror}", hint="check what it is and its permissions") from None
+        raise ModelLoadError(
+            f"{str(path)!r} cannot be read: {error.strerror}", hint="check what it is and its permissions"
+        ) from None
     if head.startswith(b"GGUF"):
         return
-    kinds = {b"version https://git-lfs": "a Git LFS pointer", b"PK": "a zip archive", b"<": "a web page", b"SQLite format 3": "a SQLite database"}
-    kind = next((name for start, name in kinds.items() if head.lstrip().startswith(start)), "something else" if head else "empty")
-    raise ModelLoadError(f"{str(path)!r} is not a GGUF file, but {kind}", hint="convert a checkpoint with: sqale-edge convert CHECKPOINT -o FILE")
+    kinds = {
+        b"version https://git-lfs": "a Git LFS pointer",
+        b"PK": "a zip archive",
+        b"<": "a web page",
+        b"SQLite format 3": "a SQLite database",
+    }
+    kind = next(
+        (name for start, name in kinds.items() if head.lstrip().startswith(start)),
+        "something else" if head else "empty",
+    )
+    raise ModelLoadError(
+        f"{str(path)!r} is not a GGUF file, but {kind}",
+        hint="convert a checkpoint with: sqale-edge convert CHECKPOINT -o FILE",
+    )
 
 
 def choose_gpu_layers(settings: EngineSettings, *, can_offload: bool) -> tuple[int, str]:
-    """How many layers to offload (-1 is all), and one sentence that says so. Raises SettingsError where it cannot be done."""
+    """How many layers to offload (-1 is all), and one sentence that says so.
+
+    Raises SettingsError where it cannot be done.
+    """
     wanted = settings.gpu_layers
-    if wanted == "off" or wanted == 0:
+    if wanted in {"off", 0}:
         return 0, "CPU only, as asked"
     if not can_offload:
         if wanted == "auto":
             return 0, "CPU only: this build of llama.cpp has no GPU support"
         raise SettingsError(
-            f"gpu_layers is {wanted}, but this build of llama.cpp cannot offload to a GPU", field="gpu_layers", value=wanted, hint=_OFFLOAD_HINT
+            f"gpu_layers is {wanted}, but this build of llama.cpp cannot offload to a GPU",
+            field="gpu_layers",
+            value=wanted,
+            hint=_OFFLOAD_HINT,
         )
     if wanted == "auto":
         return _ALL_LAYERS, "all layers on the GPU"
@@ -142,7 +166,10 @@ def choose_gpu_layers(settings: EngineSettings, *, can_offload: bool) -> tuple[i
 
 
 def read_sampling(metadata: dict[str, str]) -> SamplingSettings:
-    """The checkpoint's sampling settings, kept by the conversion; the reference's where there are none. Ignores values that make no sense."""
+    """The checkpoint's sampling settings, kept by the conversion.
+
+    The reference's where there are none. Ignores values that make no sense.
+    """
     defaults = SamplingSettings()
     try:
         return SamplingSettings(
@@ -174,8 +201,3 @@ def describe_build() -> dict[str, Any]:
         "can_offload": bool(llama_cpp.llama_supports_gpu_offload()),
         "cpu_features": sorted(name.strip() for name, _, value in pairs if value.strip() == "1"),
     }
-
-
-def as_array(values: list[int]) -> Any:
-    """`values` as a C array of tokens."""
-    return (ctypes.c_int32 * len(values))(*values)

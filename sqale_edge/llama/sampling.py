@@ -1,11 +1,13 @@
-"""Draw a token in the reference's order: temperature, top-k, top-p; under a grammar, truncate first, then keep what it allows.
+"""Draw a token in the reference's order: temperature, top-k, top-p, then keep what the grammar allows.
 
-A token is drawn by the Gumbel-max rule: the candidate with the largest log-probability plus noise. The noise is a pure function of (seed,
-position in the log, token), so a forked, restored, batched or re-run sequence draws the same tokens, and a last-bit difference in the
-logits (batches of another shape sum in another order) changes a token only where two candidates are all but tied.
+A token is drawn by the Gumbel-max rule: the candidate with the largest log-probability plus noise. The noise is a pure
+function of (seed, position in the log, token), so a forked, restored, batched or re-run sequence draws the same tokens,
+and a last-bit difference in the logits (batches of another shape sum in another order) changes a token only where two
+candidates are all but tied.
 
-Truncating first is what the reference's sampler did while the models were trained; masking the whole vocabulary first is another
-distribution, and 80 times slower at 248,320 tokens. Only if no likely candidate is allowed is the vocabulary masked, and that is counted.
+Truncating first is what the reference's sampler did while the models were trained; masking the whole vocabulary first
+is another distribution, and 80 times slower at 248,320 tokens. Only if no likely candidate is allowed is the vocabulary
+masked, and that is counted.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ class LlamaGrammar:
         weakref.finalize(self, llama_cpp.llama_sampler_free, self._sampler)
 
     def start(self) -> GrammarState:
+        """A state at the grammar's beginning."""
         return GrammarState(self._vocabulary, llama_cpp.llama_sampler_clone(self._sampler))
 
 
@@ -59,7 +62,10 @@ class GrammarState:
         weakref.finalize(self, llama_cpp.llama_sampler_free, sampler)
 
     def allows(self, tokens: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """For each of `tokens`, whether the grammar can take it next. Markup it never can: a JSON string must not hold control tokens."""
+        """For each of `tokens`, whether the grammar can take it next.
+
+        Markup it never can: a JSON string must not hold control tokens.
+        """
         data = np.zeros(len(tokens), _TOKEN_DATA)
         data["id"] = tokens
         array = llama_cpp.llama_token_data_array(
@@ -70,7 +76,10 @@ class GrammarState:
         return np.isfinite(data["logit"]) & np.array(is_text, bool)
 
     def accept(self, token: int) -> None:
-        """Move past `token`, which `allows` has said yes to: another one would end the process. End tokens need no accepting."""
+        """Move past `token`, which `allows` has said yes to.
+
+        Another one would end the process. End tokens need no accepting.
+        """
         if token not in self._vocabulary.end_tokens:
             llama_cpp.llama_sampler_accept(self._sampler, token)
 
@@ -94,12 +103,16 @@ def _mix(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 def truncate(logits: Logits, settings: SamplingSettings) -> tuple[Ids, Floats]:
     """The candidates that survive temperature, top-k and top-p, likeliest first, and their probabilities.
 
-    Equal logits are ordered by token id, so that the result depends on nothing else. At temperature 0 the probability is all on the first.
+    Equal logits are ordered by token id, so that the result depends on nothing else. At temperature 0 the probability
+    is all on the first.
 
     Shapes: logits (V,); both results (n,), n <= top_k.
     """
     if not np.isfinite(logits.max()):
-        raise DecodeError("the model's logits are not finite numbers", hint="the model file may be damaged: convert or download it again")
+        raise DecodeError(
+            "the model's logits are not finite numbers",
+            hint="the model file may be damaged: convert or download it again",
+        )
     n_kept = min(settings.top_k or len(logits), len(logits))
     kth = np.partition(logits, len(logits) - n_kept)[len(logits) - n_kept]
     ids = np.flatnonzero(logits >= kth)
@@ -140,19 +153,24 @@ def sample(
     if grammar is None:
         return token, False
     was_masked = False
-    # Nearly always the first draw is allowed, and no other candidate need be tested. Drawing again among the allowed ones, with the same
-    # noise, is drawing among them at once.
+    # Nearly always the first draw is allowed, and no other candidate need be tested. Drawing again among the allowed
+    # ones, with the same noise, is drawing among them at once.
     if not grammar.allows(np.array([token]))[0]:
         allowed = grammar.allows(ids)
         was_masked = not allowed.any()
-        ids, probabilities = _truncate_allowed(logits, settings, grammar) if was_masked else _keep(ids, probabilities, allowed)
+        ids, probabilities = (
+            _truncate_allowed(logits, settings, grammar) if was_masked else _keep(ids, probabilities, allowed)
+        )
         token = draw(ids, probabilities, seed, position)
     grammar.accept(token)
     return token, was_masked
 
 
 def _keep(ids: Ids, probabilities: Floats, allowed: npt.NDArray[np.bool_]) -> tuple[Ids, Floats]:
-    """The allowed candidates; where all the probability was on a refused one, as at temperature 0, the likeliest of them."""
+    """The allowed candidates.
+
+    Where all the probability was on a refused one, as at temperature 0, the likeliest of them.
+    """
     ids, probabilities = ids[allowed], probabilities[allowed]
     return (ids, probabilities) if probabilities.any() else (ids[:1], np.ones(1))
 

@@ -1,6 +1,7 @@
 """A sequence on llama.cpp: the token log, how much of it is evaluated, and the logits of its last token.
 
-A token that was drawn but not evaluated yet is *pending*: the next append or decode step evaluates it together with what follows.
+A token that was drawn but not evaluated yet is *pending*: the next append or decode step evaluates it together with
+what follows.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class LlamaSequence:
         """A decode for `LlamaEngine.decode_batch`."""
         self.check_usable()
         state = phase.start() if isinstance(phase, sampling.LlamaGrammar) else None
-        return Decoding(sequence=self, phase=phase, max_tokens=max_tokens, stop=stop, is_done=max_tokens < 1, state=state)
+        return Decoding(
+            sequence=self, phase=phase, max_tokens=max_tokens, stop=stop, is_done=max_tokens < 1, state=state
+        )
 
     def decode(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Iterator[int]:
         """Yield drawn tokens until one of `stop` or `max_tokens` of them."""
@@ -143,7 +146,10 @@ class LlamaSequence:
 
 
 def parse_snapshot(snapshot: bytes, fingerprint: str) -> tuple[dict[str, Any], sampling.Logits | None, bytes]:
-    """The header, logits and state of a snapshot. Raises ModelError where it is damaged or of another model, build or setting."""
+    """The header, logits and state of a snapshot.
+
+    Raises ModelError where it is damaged or of another model, build or setting.
+    """
     if not snapshot.startswith(_MAGIC) or len(snapshot) < len(_MAGIC) + _HEADER.size:
         raise ModelError("these bytes are not a snapshot of a sequence")
     n_head, checksum = _HEADER.unpack_from(snapshot, len(_MAGIC))

@@ -1,7 +1,7 @@
 """How many threads make sense here: the CPUs that this process may really use. Platform-specific, like `memory.py`.
 
-llama.cpp's threads spin at barriers, so one thread too many can make a token twenty times slower: a container with two allowed CPUs must get
-two, whatever the host has.
+llama.cpp's threads spin at barriers, so one thread too many can make a token twenty times slower: a container with two
+allowed CPUs must get two, whatever the host has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ def allowed_cpus() -> int:
 
 
 def read_cgroup_quota(root: Path, own: str = "") -> float | None:
-    """CPUs that the control group `own` under `root` and the groups around it allow, version 2 or 1; None where none sets a limit."""
+    """CPUs that the control group `own` under `root` and the groups around it allow, version 2 or 1.
+
+    None where none sets a limit.
+    """
     groups = [root / own.strip("/"), *(root / own.strip("/")).parents]
     quotas = [quota for group in groups if group.is_relative_to(root) and (quota := _read_quota(group))]
     return min(quotas, default=None)
@@ -53,18 +56,26 @@ def _own_cgroup() -> str:
 
 
 def physical_cores() -> int:
-    """Cores behind the allowed CPUs: two hyper-threads of one core count once. Performance cores only, where macOS tells them apart."""
+    """Cores behind the allowed CPUs.
+
+    Two hyper-threads of one core count once. Performance cores only, where macOS tells them apart.
+    """
     n_allowed = allowed_cpus()
     if sys.platform == "linux":
         cores = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
         return max(1, min(len(cores), n_allowed))
     if sys.platform == "darwin":
         return min(_performance_cores() or n_allowed, n_allowed)
-    return max(1, n_allowed // 2)  # Windows counts hyper-threads, and its own count of cores needs more than the standard library
+    return max(
+        1, n_allowed // 2
+    )  # Windows counts hyper-threads, and its own count of cores needs more than the standard library
 
 
 def default_threads() -> tuple[int, int]:
-    """Threads for decoding and for prefilling. Decoding waits for memory, so a second thread on a core only gets in the way."""
+    """Threads for decoding and for prefilling.
+
+    Decoding waits for memory, so a second thread on a core only gets in the way.
+    """
     n_cores = physical_cores()
     return n_cores, n_cores
 

@@ -1,8 +1,8 @@
 """Text to tokens and back, such that text from people and databases cannot become a control token.
 
-llama.cpp's own switch (`parse_special`) is not enough: it guards tokens of type CONTROL only, while `<think>`, `</think>` and
-`<tool_call>` are of type USER_DEFINED and are recognised in any text. So markup literals are found here: in trusted text they become their
-token, everywhere else they are cut in two and tokenised as plain characters.
+llama.cpp's own switch (`parse_special`) is not enough: it guards tokens of type CONTROL only, while `<think>`,
+`</think>` and `<tool_call>` are of type USER_DEFINED and are recognised in any text. So markup literals are found here:
+in trusted text they become their token, everywhere else they are cut in two and tokenised as plain characters.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Vocabulary:
         n_tokens: How many tokens there are.
         markup: Literal -> id of every control token and every added token that is markup.
         end_tokens: The tokens that llama.cpp knows to end a generation.
-        markup_or_nul: What must never stand in text under a grammar: markup, and tokens with a NUL byte, at which llama.cpp's check
-            stops looking. End tokens are not among them.
+        markup_or_nul: What must never stand in text under a grammar: markup, and tokens with a NUL byte, at which
+            llama.cpp's check stops looking. End tokens are not among them.
     """
 
     def __init__(self, pointer: Any) -> None:
@@ -90,7 +90,7 @@ class Vocabulary:
         size = len(data) + 16
         while True:
             buffer = (llama_cpp.llama_token * size)()
-            n_tokens = llama_cpp.llama_tokenize(self._pointer, data, len(data), buffer, size, False, False)  # noqa: FBT003 - a C call
+            n_tokens = llama_cpp.llama_tokenize(self._pointer, data, len(data), buffer, size, False, False)
             if n_tokens >= 0:
                 return buffer[:n_tokens]
             size = -n_tokens
@@ -100,7 +100,7 @@ class Vocabulary:
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
-            length = llama_cpp.llama_token_to_piece(self._pointer, token, buffer, size, 0, True)  # noqa: FBT003 - a C call
+            length = llama_cpp.llama_token_to_piece(self._pointer, token, buffer, size, 0, True)
             if length >= 0:
                 return buffer.raw[:length]
             size = -length

@@ -1,4 +1,7 @@
-"""A small random model of another architecture, for what must work beyond Qwen3.5: plain attention, no thinking, a BOS token."""
+"""A small random model of another architecture, for what must work beyond Qwen3.5.
+
+Plain attention, no thinking, a BOS token.
+"""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_seeds_are_exact(engine):
 
 
 def test_a_fork_equals_a_fresh_run(engine):
-    """A fork continues as a sequence of its own seed that evaluated everything itself, and leaves its origin as it was."""
+    """A fork continues as a fresh sequence of its seed does, and leaves its origin as it was."""
     prompt = prompt_of(engine)
     origin = engine.new_sequence(1, SAMPLED)
     origin.append(prompt)
@@ -226,6 +226,13 @@ def test_an_empty_sequence_cannot_be_decoded(engine):
         decode(engine.new_sequence(0), 1)
 
 
+def prefill_without_end(engine, sequence) -> None:
+    while True:  # only a cancel stops it
+        sequence.append([7] * 1000)
+        sequence.close()
+        sequence = engine.new_sequence(0, GREEDY)
+
+
 class TestCancel:
     """A cancel ends within one token, and leaves no trace in what follows."""
 
@@ -252,10 +259,7 @@ class TestCancel:
         canceller = threading.Timer(0.05, engine.cancel)
         canceller.start()
         with pytest.raises(Cancelled):
-            while True:  # prefill without end; only the cancel stops it
-                sequence.append([7] * 1000)
-                sequence.close()
-                sequence = engine.new_sequence(0, GREEDY)
+            prefill_without_end(engine, sequence)
         canceller.join()
         assert engine.count_evaluated() > n_before
         sequence.close()

@@ -1,4 +1,7 @@
-"""Drawing tokens: the reference's order, exact randomness, and a grammar that can neither be broken nor break the process."""
+"""Drawing tokens.
+
+The reference's order, exact randomness, and a grammar that can neither be broken nor break the process.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +116,10 @@ def logits_for(engine, weights: dict[int, float]) -> np.ndarray:
 
 
 def test_under_a_grammar_the_truncated_candidates_are_filtered_and_renormalised(engine):
-    """Truncate first, keep what the grammar allows, renormalise: the shares are those of the allowed candidates alone."""
+    """Truncate first, keep what the grammar allows, renormalise.
+
+    The shares are those of the allowed candidates alone.
+    """
     a, b, c, d = tokens_of(engine, "a", "b", "c", "d")
     logits = logits_for(engine, {a: 2.0, b: 1.5, c: 1.0, d: 0.5})
     chosen = SamplingSettings(temperature=1.0, top_k=3, top_p=1.0)
@@ -163,7 +169,7 @@ def test_invalid_grammars_raise(engine, gbnf):
 
 
 def test_a_thousand_random_token_streams_stay_inside_the_grammar(engine):
-    """Whatever the logits favour, byte pieces and broken UTF-8 included, what comes out is valid JSON calls and the process lives."""
+    """Whatever the logits favour, broken UTF-8 included, valid calls come out and the process lives."""
     grammar = engine.compile_grammar(tool_call_grammar(TOOLS))
     chooser = np.random.default_rng(0)
     chosen = SamplingSettings(temperature=1.5, top_k=64, top_p=1.0)

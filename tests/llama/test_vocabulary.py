@@ -1,4 +1,7 @@
-"""Text to tokens: what people and databases write stays text; what the protocol writes becomes exactly the whole text's tokens."""
+"""Text to tokens.
+
+What people and databases write stays text; what the protocol writes becomes exactly the whole text's tokens.
+"""
 
 from __future__ import annotations
 
