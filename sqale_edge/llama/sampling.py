@@ -73,7 +73,8 @@ class GrammarState:
         )
         llama_cpp.llama_sampler_apply(self._sampler, ctypes.byref(array))
         is_text = [token not in self._vocabulary.markup_or_nul for token in tokens.tolist()]
-        return np.isfinite(data["logit"]) & np.array(is_text, bool)
+        allowed: npt.NDArray[np.bool_] = np.isfinite(data["logit"]) & np.array(is_text, bool)
+        return allowed
 
     def accept(self, token: int) -> None:
         """Move past `token`, which `allows` has said yes to.
