@@ -43,7 +43,12 @@ class Agent:
     """
 
     def __init__(
-        self, engine: Engine, *, sampling: SamplingSettings | None = None, limits: EpisodeLimits | None = None, load_s: float = 0.0
+        self,
+        engine: Engine,
+        *,
+        sampling: SamplingSettings | None = None,
+        limits: EpisodeLimits | None = None,
+        load_s: float = 0.0,
     ) -> None:
         self.engine = engine
         self.limits = limits or EpisodeLimits()
@@ -84,7 +89,9 @@ class Agent:
         engine = LlamaEngine(Path(model), settings or EngineSettings.from_environment(), on_progress=on_progress)
         return cls(engine, sampling=sampling, limits=limits or EpisodeLimits.from_environment(), load_s=engine.load_s)
 
-    def run(self, question: str, database: str | Path | Database, evidence: str | None = None, *, seed: int = 0) -> Episode:
+    def run(
+        self, question: str, database: str | Path | Database, evidence: str | None = None, *, seed: int = 0
+    ) -> Episode:
         """The finished episode; see `stream`."""
         for event in self.stream(question, database, evidence, seed=seed):
             if isinstance(event, Finished):
@@ -94,7 +101,8 @@ class Agent:
     def stream(
         self, question: str, database: str | Path | Database, evidence: str | None = None, *, seed: int = 0
     ) -> Iterator[Event]:
-        """Yield what happens while `question` is answered, `Finished` last. Closing the iterator early abandons the question.
+        """Yield what happens while `question` is answered, `Finished` last. Closing the iterator early abandons the
+        question.
 
         Args:
             question: In natural language.
@@ -108,7 +116,10 @@ class Agent:
             DecodeError: llama.cpp failed.
         """
         if self._busy_thread == threading.get_ident():
-            raise ModelError("this agent is still answering a question in this thread", hint="finish or close the first stream before the next")
+            raise ModelError(
+                "this agent is still answering a question in this thread",
+                hint="finish or close the first stream before the next",
+            )
         with self._busy, ExitStack() as stack:
             self._busy_thread = threading.get_ident()
             stack.callback(setattr, self, "_busy_thread", None)
@@ -137,7 +148,10 @@ class Agent:
             yield from drive(loop.steps(), self.engine)
 
     def cancel(self) -> None:
-        """Stop the question that is being answered, within one token, from any thread. It ends as `cancelled`; without one, nothing happens."""
+        """Stop the question that is being answered, within one token, from any thread.
+
+        It ends as `cancelled`; without one, nothing happens.
+        """
         running = self._running
         if running:
             running.stop("cancelled")

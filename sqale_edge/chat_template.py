@@ -1,7 +1,8 @@
-"""A model's chat template, cut into the two texts that an append-only log needs: the first prompt, and what stands between two turns.
+"""A model's chat template, cut into the two texts that an append-only log needs: the first prompt, and what stands
+between two turns.
 
-Templates render whole conversations and drop earlier thoughts; a token log must only grow. So a conversation of placeholders is rendered
-once, and what the template puts around them is cut out and reused.
+Templates render whole conversations and drop earlier thoughts; a token log must only grow. So a conversation of
+placeholders is rendered once, and what the template puts around them is cut out and reused.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class ChatTexts:
 
 
 def cut_template(template: str, system: str, *, can_think: bool, bos: str = "", eos: str = "") -> ChatTexts:
-    """Render `template` with `system` and placeholders, and cut the result. Raises ModelError where the template cannot be used.
+    """Render `template` with `system` and placeholders, and cut the result. Raises ModelError where the template cannot
+    be used.
 
     Args:
         template: Jinja, as in `tokenizer.chat_template`.
@@ -54,14 +56,22 @@ def cut_template(template: str, system: str, *, can_think: bool, bos: str = "", 
     """
     try:
         compiled = _environment().from_string(template)
-        variables = {"bos_token": bos, "eos_token": eos, "enable_thinking": can_think, "add_generation_prompt": True, "tools": None}
+        variables = {
+            "bos_token": bos,
+            "eos_token": eos,
+            "enable_thinking": can_think,
+            "add_generation_prompt": True,
+            "tools": None,
+        }
         conversation = [("user", _USER), ("assistant", _REPLY), ("user", _NEXT)]
         first = _render(compiled, system, conversation[:1], variables)
         whole = _render(compiled, system, conversation, variables)
         before_user, after_user = first.split(_USER)
         between = whole.split(_REPLY)[1].split(_NEXT)[0]
     except (TemplateError, ValueError, IndexError, TypeError) as error:
-        raise ModelError(f"the model's chat template cannot be used: {error}", hint="the model file may be damaged: convert it again") from None
+        raise ModelError(
+            f"the model's chat template cannot be used: {error}", hint="the model file may be damaged: convert it again"
+        ) from None
     if can_think and not after_user.rstrip().endswith(_THINK.strip()):
         after_user += _THINK
     return ChatTexts(before_user, after_user, between, thinks=can_think)
@@ -79,7 +89,9 @@ def _render(template: Any, system: str, conversation: list[tuple[str, str]], var
 
 def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, indent=options.get("indent"))
+    environment.filters["tojson"] = lambda value, **options: json.dumps(
+        value, ensure_ascii=False, indent=options.get("indent")
+    )
     environment.globals["raise_exception"] = _raise
     # A date in the prompt would make every day's prompt another one, and the cached prefixes worthless.
     environment.globals["strftime_now"] = datetime.datetime(2025, 1, 1, tzinfo=datetime.UTC).strftime

@@ -1,10 +1,11 @@
 """The engine's interface: tokens in, tokens out. It knows nothing of SQL, and this module nothing of llama.cpp.
 
-A `Sequence` is an append-only log of token ids with the KV cache and recurrent state that belong to it. The log is the truth: history is
-never rendered or tokenised again, so each turn evaluates its new tokens and nothing else.
+A `Sequence` is an append-only log of token ids with the KV cache and recurrent state that belong to it. The log is the
+truth: history is never rendered or tokenised again, so each turn evaluates its new tokens and nothing else.
 
-`sqale_edge.llama.LlamaEngine` implements it on llama.cpp, `sqale_edge.testing.ScriptedEngine` with scripted decisions. Not guaranteed: that
-two engines, or one engine with batches of another shape, draw the same tokens; floating-point sums differ in the last bits.
+`sqale_edge.llama.LlamaEngine` implements it on llama.cpp, `sqale_edge.testing.ScriptedEngine` with scripted decisions.
+Not guaranteed: that two engines, or one engine with batches of another shape, draw the same tokens; floating-point sums
+differ in the last bits.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from sqale_edge.settings import SamplingSettings
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A part of a prompt. Only in a trusted one can a literal like `<|im_end|>` or `</think>` become the token of that name."""
+    """A part of a prompt.
+
+    Only in a trusted one can a literal like `<|im_end|>` or `</think>` become the token of that name.
+    """
 
     text: str
     trusted: bool
@@ -118,7 +122,10 @@ class TokenSequence(Protocol):
         """
 
     def decode(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Iterator[int]:
-        """Draw token after token; each is in the log when it is yielded. Raises ContextOverflowError, DecodeError, Cancelled."""
+        """Draw token after token.
+
+        Each is in the log when it is yielded. Raises ContextOverflowError, DecodeError, Cancelled.
+        """
 
     def start(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Decoding:
         """The same decode as a value, for `Engine.decode_batch`."""
@@ -143,7 +150,10 @@ class Engine(Protocol):
         """The tokens of `text`; not trusted, nothing in it can become a control or added token."""
 
     def tokenize_pieces(self, pieces: Collection[Piece]) -> list[int]:
-        """The tokens of the joined pieces. Text runs on across a boundary, so that the tokens are those of the whole text."""
+        """The tokens of the joined pieces.
+
+        Text runs on across a boundary, so that the tokens are those of the whole text.
+        """
 
     def detokenize(self, tokens: Collection[int]) -> bytes:
         """The bytes of `tokens`, control tokens as their literals. Not always whole UTF-8 characters."""
@@ -155,13 +165,22 @@ class Engine(Protocol):
         """An empty sequence. The same seed, settings and log give the same tokens; 0 is a seed like any other."""
 
     def restore(self, snapshot: bytes) -> TokenSequence:
-        """The sequence that `snapshot` was taken of. Raises ModelError for bytes that are damaged or of another model."""
+        """The sequence that `snapshot` was taken of.
+
+        Raises ModelError for bytes that are damaged or of another model.
+        """
 
     def decode_batch(self, decodings: Collection[Decoding]) -> list[int]:
-        """One step: evaluate what is pending of all of them in one batch, draw one token each. None of them may be done."""
+        """One step.
+
+        Evaluate what is pending of all of them in one batch, draw one token each. None of them may be done.
+        """
 
     def cancel(self) -> None:
-        """Stop every sequence that exists now, within one token, from any thread. They raise Cancelled and can only be closed."""
+        """Stop every sequence that exists now, within one token, from any thread.
+
+        They raise Cancelled and can only be closed.
+        """
 
     def close(self) -> None:
         """Free the model. Safe to call twice."""

@@ -1,6 +1,7 @@
 """The values that flow: tool calls and results, the events of a running episode, the finished episode.
 
-All are frozen, and all have `to_dict` and `from_dict`: the one JSON form of the command line, the history and the benchmarks. A cell that
+All are frozen, and all have `to_dict` and `from_dict`: the one JSON form of the command line, the history and the
+benchmarks. A cell that
 JSON has no form for becomes an object of one key: `{"base64": "..."}` for bytes, `{"float": "inf"}` for infinities.
 """
 

@@ -12,8 +12,8 @@ SqaleEdgeError                      .hint: the fix, shown with the message
   SettingsError(field, value)       also a ValueError
 ```
 
-A message says in one line what failed, with the value, and the limit; `hint` says what to do about it. What a *model* does wrong
-(a bad call, SQL that does not run) is data in a `ToolResult`, never an exception.
+A message says in one line what failed, with the value, and the limit; `hint` says what to do about it. What a *model*
+does wrong (a bad call, SQL that does not run) is data in a `ToolResult`, never an exception.
 """
 
 from __future__ import annotations
@@ -99,9 +99,14 @@ class DatabaseOpenError(DatabaseError):
 
 
 class QueryError(DatabaseError):
-    """A statement was refused, failed, or ran past a limit; `kind` says which. The tools turn it into text for the model."""
+    """A statement was refused, failed, or ran past a limit.
 
-    def __init__(self, message: str, *, kind: QueryErrorKind = "failed", path: str | Path | None = None, hint: str = "") -> None:
+    `kind` says which. The tools turn it into text for the model.
+    """
+
+    def __init__(
+        self, message: str, *, kind: QueryErrorKind = "failed", path: str | Path | None = None, hint: str = ""
+    ) -> None:
         super().__init__(message, path=path, hint=hint)
         self.kind: QueryErrorKind = kind
 

@@ -1,7 +1,8 @@
 """Tool specs -> a GBNF grammar that accepts every valid turn of calls and nothing else.
 
-The grammar starts right after `</think>`, or at the start of the turn for a model that does not think. White space is bounded everywhere (a
-model can loop in it), strings have no maximum length (llama.cpp refuses large repetition counts; the turn's budget bounds them).
+The grammar starts right after `</think>`, or at the start of the turn for a model that does not think. White space is
+bounded everywhere (a model can loop in it), strings have no maximum length (llama.cpp refuses large repetition counts;
+the turn's budget bounds them).
 """
 
 from __future__ import annotations
@@ -38,7 +39,15 @@ def tool_call_grammar(tools: Iterable[ToolSpec]) -> str:
 
 def _call_rule(tool: ToolSpec) -> str:
     head = _literal(f'{{"tool":') + ' " "? ' + _literal(json.dumps(tool.name))
-    args = _literal(",") + ' " "? ' + _literal('"args":') + ' " "? ' + _literal("{") + f" {_args_rule(tool.parameters)} " + _literal("}")
+    args = (
+        _literal(",")
+        + ' " "? '
+        + _literal('"args":')
+        + ' " "? '
+        + _literal("{")
+        + f" {_args_rule(tool.parameters)} "
+        + _literal("}")
+    )
     needs_args = any(parameter.required for parameter in tool.parameters)
     return f"{head} {args if needs_args else f'({args})?'} " + _literal("}")
 
@@ -51,7 +60,9 @@ def _args_rule(parameters: tuple[Parameter, ...]) -> str:
     if required:
         return comma.join(f"{member} " for member in required) + " ".join(f"({comma}{member})?" for member in optional)
     # Without a required member before it, the first optional one that is present has no comma.
-    starts = [" ".join([member, *(f"({comma}{later})?" for later in optional[i + 1 :])]) for i, member in enumerate(optional)]
+    starts = [
+        " ".join([member, *(f"({comma}{later})?" for later in optional[i + 1 :])]) for i, member in enumerate(optional)
+    ]
     return f"({' | '.join(starts)})?" if starts else ""
 
 

@@ -1,4 +1,7 @@
-"""One episode: think, call tools, read results, until there is an answer. See `turn.py` for how its generators are driven."""
+"""One episode.
+
+Think, call tools, read results, until there is an answer. See `turn.py` for how its generators are driven.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +126,8 @@ class EpisodeLoop:
         yield TurnEnded(turn.number, turn.usage)
         return self._take_final_answer(turn.text)
 
-    # -- prompts --------------------------------------------------------------------------------------------------------------------
+    # -- prompts -------------------------------------------------------------------------------------------------------
+    # -------------
 
     def _first_prompt(self) -> list[int]:
         prompt = self._engine.tokenize_pieces(self._protocol.first_prompt(self._question, self._evidence))
@@ -140,7 +144,8 @@ class EpisodeLoop:
     def _results_prompt(self, turn: OpenTurn, n_left: int, *, is_final: bool) -> tuple[list[int], bool]:
         """The user turn with the results of `turn`, and whether it asks for the final answer.
 
-        It does because it must (`is_final`), or because too few tokens are left for another tool turn; then results are cut until they fit.
+        It does because it must (`is_final`), or because too few tokens are left for another tool turn; then results are
+        cut until they fit.
         """
         end_token = None if turn.end_token is None else self._engine.detokenize([turn.end_token]).decode()
         n_free = self._n_tokens - len(self._sequence.tokens) - self._n_reserved
@@ -158,9 +163,12 @@ class EpisodeLoop:
                 max_chars = max(_SHORTEST_RESULT_CHARS, max_chars * max(n_free, 0) // len(prompt))
             is_final = True
 
-    # -- one turn -------------------------------------------------------------------------------------------------------------------
+    # -- one turn ------------------------------------------------------------------------------------------------------
+    # -------------
 
-    def _write_turn(self, prompt: Sequence[int], *, is_final: bool) -> Generator[Event | Decoding, int | None, OpenTurn]:
+    def _write_turn(
+        self, prompt: Sequence[int], *, is_final: bool
+    ) -> Generator[Event | Decoding, int | None, OpenTurn]:
         """Evaluate `prompt` and let the model write."""
         number = len(self._turns) + 1
         prefill = self._sequence.append(prompt)
@@ -204,12 +212,15 @@ class EpisodeLoop:
             self._accept(call.args["sql"])
         return result
 
-    # -- the answer -----------------------------------------------------------------------------------------------------------------
+    # -- the answer
+    # -----------------------------------------------------------------------------------------------------------------
 
     def _accept(self, sql: str) -> bool:
         """Make `sql` the answer if it executes, and say whether it does."""
         try:
-            self._table = self._database.query(sql, max_rows=self._limits.max_rows, timeout_s=self._limits.query_timeout_s)
+            self._table = self._database.query(
+                sql, max_rows=self._limits.max_rows, timeout_s=self._limits.query_timeout_s
+            )
         except QueryError:
             self._flag.check()
             return False
@@ -246,7 +257,9 @@ class EpisodeLoop:
             usage=sum((turn.usage for turn in turns), Usage()),
             timing=Timing(
                 load_s=self._load_s,
-                ttft_s=self._turns[0].first_token_at - self._started if self._turns and self._turns[0].first_token_at else 0.0,
+                ttft_s=self._turns[0].first_token_at - self._started
+                if self._turns and self._turns[0].first_token_at
+                else 0.0,
                 prefill_s=self._prefill_s,
                 decode_s=sum(turn.decode_s for turn in self._turns),
                 tool_s=self._tool_s,

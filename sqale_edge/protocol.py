@@ -1,11 +1,12 @@
-"""Everything that the model was trained to see: the first prompt, the turn with tool results, the budget line, the limit message.
+"""Everything that the model was trained to see: the first prompt, the turn with tool results, the budget line, the
+limit message.
 
-The training texts come out of the GGUF, where the conversion put what it found in the checkpoint's `sqale_agent.py`. For each text that is
-missing this module has its own wording, and `Protocol.notes` says so. Untrusted text (questions, evidence, tool results) is marked as such
-in the pieces, so that no engine can take it for control tokens.
+The training texts come out of the GGUF, where the conversion put what it found in the checkpoint's `sqale_agent.py`.
+For each text that is missing this module has its own wording, and `Protocol.notes` says so. Untrusted text (questions,
+evidence, tool results) is marked as such in the pieces, so that no engine can take it for control tokens.
 
-Source of the shapes: the model cards of trl-lab/qwen3.5-2b-grpo-* and published episodes. Inferred, so kept in one place each: how several
-results are numbered (`_number_results`), and how a cut result ends (`clip_output`).
+Source of the shapes: the model cards of trl-lab/qwen3.5-2b-grpo-* and published episodes. Inferred, so kept in one
+place each: how several results are numbered (`_number_results`), and how a cut result ends (`clip_output`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ _OWN_TEXTS: Final = {
     ),
 }
 _OWN_LIMIT_WITHOUT_QUERY: Final = (
-    "Exploration is over: no more tool calls. Return only the SQL query that answers the question, with the names that the tools showed."
+    "Exploration is over: no more tool calls. Return only the SQL query that answers the question, with the names that "
+    "the tools showed."
 )
 _NO_QUERY: Final = "None"
 
@@ -95,7 +97,11 @@ class Protocol:
 
     def first_prompt(self, question: str, evidence: str | None = None) -> list[Piece]:
         """The prompt that opens an episode, up to where the model starts to write."""
-        asked = question.strip() if not evidence or not evidence.strip() else f"{question.strip()}, evidence: {evidence.strip()}"
+        asked = (
+            question.strip()
+            if not evidence or not evidence.strip()
+            else f"{question.strip()}, evidence: {evidence.strip()}"
+        )
         before, after = self._split_user_template()
         return [
             Piece(self._chat.before_user + before, trusted=True),
@@ -127,7 +133,10 @@ class Protocol:
         between = self._chat.between.removeprefix(end_token) if end_token else self._chat.between
         pieces = [Piece(between, trusted=True)]
         for number, output in enumerate(outputs, 1):
-            pieces += [Piece(self._number_results(number, len(outputs)), trusted=True), Piece(f"{output}\n\n", trusted=False)]
+            pieces += [
+                Piece(self._number_results(number, len(outputs)), trusted=True),
+                Piece(f"{output}\n\n", trusted=False),
+            ]
         return [*pieces, Piece(ending, trusted=False), Piece(self._chat.after_user, trusted=True)]
 
     def _number_results(self, number: int, n_results: int) -> str:

@@ -15,7 +15,10 @@ MALFORMED = ""  # the tool name of a call that could not be read
 
 
 def parse_calls(text: str) -> tuple[ToolCall, ...]:
-    """The calls in `text`, in order. What is no call becomes one call with the name MALFORMED and the text, and ends the list."""
+    """The calls in `text`, in order.
+
+    What is no call becomes one call with the name MALFORMED and the text, and ends the list.
+    """
     calls = []
     position = _skip_blanks(text, 0)
     while position < len(text):

@@ -1,7 +1,8 @@
 """Settings: frozen values, checked when they are made.
 
-Each field's default is the tested one. The environment can change any of them: `SQALE_EDGE_` and the field's name in capitals, for example
-`SQALE_EDGE_N_CTX=8192` or `SQALE_EDGE_TEMPERATURE=0`. Explicit arguments win over the environment, the environment over the defaults.
+Each field's default is the tested one. The environment can change any of them: `SQALE_EDGE_` and the field's name in
+capitals, for example `SQALE_EDGE_N_CTX=8192` or `SQALE_EDGE_TEMPERATURE=0`. Explicit arguments win over the
+environment, the environment over the defaults.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ GpuLayers = int | Literal["auto", "off"]
 class _Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, **given: Any) -> Self:
-        """The settings with `given` over `SQALE_EDGE_*` over the defaults; a `given` value of None counts as not given."""
+        """The settings with `given` over `SQALE_EDGE_*` over the defaults.
+
+        A `given` value of None counts as not given.
+        """
         environment = os.environ if environment is None else environment
         values = {name: value for name, value in given.items() if value is not None}
         hints = get_type_hints(cls)
@@ -52,7 +56,12 @@ def _parse(variable: str, text: str, hint: Any) -> Any:
                 return kind(text)
             except ValueError:
                 continue
-    raise SettingsError(f"{variable} is {text!r}, which cannot be read", field=variable, value=text, hint=f"unset {variable} or correct it")
+    raise SettingsError(
+        f"{variable} is {text!r}, which cannot be read",
+        field=variable,
+        value=text,
+        hint=f"unset {variable} or correct it",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,11 +71,14 @@ class EngineSettings(_Settings):
     Attributes:
         n_ctx: Tokens that one sequence can hold.
         n_batch: Tokens evaluated in one step while prefilling.
-        n_sequences: Sequences that can exist at the same time. Each costs its recurrent state and shares the KV cache's cells.
+        n_sequences: Sequences that can exist at the same time. Each costs its recurrent state and shares the KV cache's
+            cells.
         threads: CPU threads for decoding; None chooses from the CPUs that this process may use.
         threads_batch: The same for prefilling.
-        gpu_layers: Layers to offload to a GPU: `auto` all where this build can, `off` none, or a count, which fails where it cannot be done.
-        use_mmap: Map the file instead of reading it. Loads faster a second time, needs more memory (quantized weights are copied anyway).
+        gpu_layers: Layers to offload to a GPU: `auto` all where this build can, `off` none, or a count, which fails
+            where it cannot be done.
+        use_mmap: Map the file instead of reading it. Loads faster a second time, needs more memory (quantized weights
+            are copied anyway).
     """
 
     n_ctx: int = 16_384

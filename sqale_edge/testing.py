@@ -37,8 +37,8 @@ class ScriptedEngine:
     """An `Engine` that writes what it is told, one byte a token. It does not check the text against the grammar.
 
     Args:
-        script: What the model writes, turn by turn: text, or a function of the log's text so far. Where `thinks`, a turn is
-            `thought</think>text`. Every turn ends with `<|im_end|>`, unless the turn's budget ends first.
+        script: What the model writes, turn by turn: text, or a function of the log's text so far. Where `thinks`, a
+            turn is `thought</think>text`. Every turn ends with `<|im_end|>`, unless the turn's budget ends first.
         thinks: The vocabulary has `<think>` and `</think>`.
         metadata: The model's metadata, for example training texts.
         n_ctx: Tokens that a sequence can hold.
@@ -139,9 +139,13 @@ class ScriptedSequence:
         """See `TokenSequence`."""
         self._check()
         if len(self._tokens) + len(tokens) > self._engine.info.n_ctx:
-            raise ContextOverflowError(f"{len(self._tokens)} tokens and {len(tokens)} more do not fit into {self._engine.info.n_ctx}")
+            raise ContextOverflowError(
+                f"{len(self._tokens)} tokens and {len(tokens)} more do not fit into {self._engine.info.n_ctx}"
+            )
         if list(tokens) == [_IDS["</think>"]] and tokens[0] in self._queue:
-            del self._queue[: self._queue.index(tokens[0]) + 1]  # the thought was closed for it; the script goes on behind its own close
+            del self._queue[
+                : self._queue.index(tokens[0]) + 1
+            ]  # the thought was closed for it; the script goes on behind its own close
         elif list(tokens) != [_IDS["</think>"]]:
             self._queue.clear()
         n_cached = self.n_evaluated
@@ -215,8 +219,8 @@ CREATE TABLE orders (
     ordered_on TEXT NOT NULL,
     total REAL
 );
-INSERT INTO customers VALUES (1, 'Ada', 'London'), (2, 'Grace', 'New York'), (3, 'Edsger', 'Austin'), (4, 'Barbara', NULL);
-INSERT INTO orders VALUES
+INSERT INTO customers VALUES (1, 'Ada', 'London'), (2, 'Grace', 'New York'), (3, 'Edsger', 'Austin'), (4, 'Barbara',
+NULL); INSERT INTO orders VALUES
     (1, 1, '2024-01-15', 25.5), (2, 1, '2024-02-03', 120.0), (3, 2, '2024-02-10', 80.25),
     (4, 1, '2024-03-21', 15.0), (5, 3, '2025-01-02', 60.0), (6, 2, '2025-04-30', NULL);
 """

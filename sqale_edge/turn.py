@@ -1,7 +1,9 @@
-"""One turn of the model: think until `</think>` under a budget, then write tool calls under the grammar, or a final answer as free text.
+"""One turn of the model: think until `</think>` under a budget, then write tool calls under the grammar, or a final
+answer as free text.
 
-The generators here yield events, and a `Decoding` whenever they need the next token; whoever drives them answers with `send(token)`. So one
-driver can run a single episode and another many of them in one batch, with the same code in between.
+The generators here yield events, and a `Decoding` whenever they need the next token; whoever drives them answers with
+`send(token)`. So one driver can run a single episode and another many of them in one batch, with the same code in
+between.
 """
 
 from __future__ import annotations
@@ -34,7 +36,14 @@ class OpenTurn:
     """
 
     def __init__(
-        self, engine: Engine, sequence: TokenSequence, number: int, prefill: Prefill, *, grammar: Grammar | None, thinks: bool
+        self,
+        engine: Engine,
+        sequence: TokenSequence,
+        number: int,
+        prefill: Prefill,
+        *,
+        grammar: Grammar | None,
+        thinks: bool,
     ) -> None:
         self._engine = engine
         self._sequence = sequence
@@ -53,7 +62,10 @@ class OpenTurn:
         self.first_token_at: float | None = None
 
     def write(self, max_tokens: int, call_tokens: int) -> Steps:
-        """Decode at most `max_tokens`, of which `call_tokens` are kept for what follows the thought; all there is for a model without one."""
+        """Decode at most `max_tokens`, of which `call_tokens` are kept for what follows the thought.
+
+        All there is for a model without one.
+        """
         info = self._engine.info
         if self._thinks and info.think_close is not None:
             stop = info.end_tokens | {info.think_close}
@@ -113,5 +125,8 @@ class OpenTurn:
 
 
 def _ends_with_submit(text: str) -> bool:
-    """Whether the calls in `text` end with a whole `submit_sql`: what would follow is not run, so it need not be written."""
+    """Whether the calls in `text` end with a whole `submit_sql`.
+
+    What would follow is not run, so it need not be written.
+    """
     return text.endswith("}") and parse_calls(text)[-1].name == "submit_sql"

@@ -22,7 +22,10 @@ _TABLE_CELL_CHARS = 200
 
 
 def format_answer(episode: Episode, form: str) -> str:
-    """The answer in one of FORMATS, without a newline at the end. Without an answer only `json` has something to say."""
+    """The answer in one of FORMATS, without a newline at the end.
+
+    Without an answer only `json` has something to say.
+    """
     if episode.sql is None and form != "json":
         return ""
     return FORMATS[form](episode).rstrip("\n")
@@ -33,7 +36,12 @@ def _as_table(episode: Episode) -> str:
     for name in episode.columns:
         table.add_column(Text(printable(name)), overflow="fold")
     for row in episode.rows:
-        table.add_row(*(Text(_clip(printable(_show(cell))), justify="right" if isinstance(cell, (int, float)) else "left") for cell in row))
+        table.add_row(
+            *(
+                Text(_clip(printable(_show(cell))), justify="right" if isinstance(cell, (int, float)) else "left")
+                for cell in row
+            )
+        )
     console = Console(file=io.StringIO(), width=_table_width(episode), highlight=False)
     console.print(table)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined] # a StringIO

@@ -27,10 +27,26 @@ if TYPE_CHECKING:
 @click.argument("question")
 @model_options
 @click.option("--evidence", help="Outside knowledge that the question needs.")
-@click.option("-f", "--format", "form", type=click.Choice(list(FORMATS)), default="table", show_default=True, help="Form of the answer.")
+@click.option(
+    "-f",
+    "--format",
+    "form",
+    type=click.Choice(list(FORMATS)),
+    default="table",
+    show_default=True,
+    help="Form of the answer.",
+)
 @click.option("--trace", is_flag=True, help="Show thoughts, calls, results and token counts on stderr, live.")
-@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="The same seed gives the same answer.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="S", help="Give up after S seconds. [default: none]")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**64 - 1),
+    default=0,
+    show_default=True,
+    help="The same seed gives the same answer.",
+)
+@click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), metavar="S", help="Give up after S seconds. [default: none]"
+)
 @click.option("--max-rows", type=click.IntRange(1), help="Rows of the answer to show. [default: 1000]")
 def ask(
     db: tuple[str, ...],
@@ -96,7 +112,11 @@ def _report(episode: Episode, form: str, timeout_s: float | None) -> int:
         click.echo("Cancelled.", err=True)
         return EXIT_CANCELLED
     if episode.sql is None:
-        reason = f"the time limit of {timeout_s:g} s was reached" if episode.ended_by == "timeout" else "the model found no query that runs"
+        reason = (
+            f"the time limit of {timeout_s:g} s was reached"
+            if episode.ended_by == "timeout"
+            else "the model found no query that runs"
+        )
         click.echo(f"No answer: {reason}. See why with --trace, or try another --seed.", err=True)
         return EXIT_NO_ANSWER
     if form not in ("sql", "json"):

@@ -1,6 +1,7 @@
 """Work in a second thread, so that Ctrl-C is heard while llama.cpp or SQLite computes.
 
-Python handles signals in the main thread, between two of its own instructions; one call into llama.cpp can take seconds.
+Python handles signals in the main thread, between two of its own instructions; one call into llama.cpp can take
+seconds.
 """
 
 from __future__ import annotations

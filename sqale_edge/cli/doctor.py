@@ -16,7 +16,12 @@ _MIB = 1 << 20
 
 
 @click.command()
-@click.option("-m", "--model", type=click.Path(path_type=Path), help="A GGUF file: say what it is and how much memory it will take.")
+@click.option(
+    "-m",
+    "--model",
+    type=click.Path(path_type=Path),
+    help="A GGUF file: say what it is and how much memory it will take.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def doctor(*, model: Path | None, as_json: bool) -> None:
     """Show the installed build, this machine, and the memory that a model needs before it is loaded.

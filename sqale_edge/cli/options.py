@@ -28,9 +28,15 @@ def model_options(command: F) -> F:
     """How a model is chosen and loaded."""
     for option in reversed(
         (
-            click.option("-m", "--model", required=True, envvar="SQALE_EDGE_MODEL", show_envvar=True, help="A GGUF file."),
+            click.option(
+                "-m", "--model", required=True, envvar="SQALE_EDGE_MODEL", show_envvar=True, help="A GGUF file."
+            ),
             click.option("--gpu-layers", type=_GpuLayersType(), help="Layers to offload to a GPU. [default: auto]"),
-            click.option("--threads", type=click.IntRange(1, 512), help="CPU threads. [default: the cores that this process may use]"),
+            click.option(
+                "--threads",
+                type=click.IntRange(1, 512),
+                help="CPU threads. [default: the cores that this process may use]",
+            ),
         )
     ):
         command = option(command)

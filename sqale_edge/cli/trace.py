@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from sqale_edge.cli.text import printable
-from sqale_edge.episode import Event, Finished, Noted, Prefilled, Thought, ToolCalled, ToolReturned, TurnEnded, Usage, Wrote
+from sqale_edge.episode import (
+    Event,
+    Finished,
+    Noted,
+    Prefilled,
+    Thought,
+    ToolCalled,
+    ToolReturned,
+    TurnEnded,
+    Usage,
+    Wrote,
+)
 
 if TYPE_CHECKING:
     from sqale_edge.episode import Episode
@@ -36,11 +47,19 @@ class Trace:
             self._put(f"note: {event.text}", "yellow")
         elif isinstance(event, Prefilled):
             n_new = event.n_prompt - event.n_cached
-            self._put(f"── turn {event.turn}: {n_new} new tokens evaluated, {event.n_cached} cached, {event.seconds:.2f} s", "bold")
+            self._put(
+                f"── turn {event.turn}: {n_new} new tokens evaluated, {event.n_cached} cached, {event.seconds:.2f} s",
+                "bold",
+            )
         elif isinstance(event, ToolCalled):
-            self._put(f"→ {event.call.name or 'unreadable call'} {json.dumps(event.call.args, ensure_ascii=False)}", "cyan")
+            self._put(
+                f"→ {event.call.name or 'unreadable call'} {json.dumps(event.call.args, ensure_ascii=False)}", "cyan"
+            )
         elif isinstance(event, ToolReturned):
-            self._put(event.result.output + ("  (answered from memory)" if event.is_repeat else ""), "red" if event.result.is_error else "green")
+            self._put(
+                event.result.output + ("  (answered from memory)" if event.is_repeat else ""),
+                "red" if event.result.is_error else "green",
+            )
         elif isinstance(event, TurnEnded):
             self._put(describe_usage(event.usage), "dim")
         elif isinstance(event, Finished):
@@ -68,7 +87,9 @@ class Progress:
         elif isinstance(event, ToolCalled):
             args = json.dumps(event.call.args, ensure_ascii=False)
             # Square brackets would be markup.
-            self._status.update(printable(f"turn {event.turn}: {event.call.name} {args[:_TOOL_CHARS]}").replace("[", "\\["))
+            self._status.update(
+                printable(f"turn {event.turn}: {event.call.name} {args[:_TOOL_CHARS]}").replace("[", "\\[")
+            )
         elif isinstance(event, Finished):
             self._status.stop()
 
@@ -79,8 +100,12 @@ class Progress:
 
 def describe_usage(usage: Usage) -> str:
     """Token counts as one line."""
-    extras = [f"{usage.n_forced} forced"] * bool(usage.n_forced) + [f"{usage.n_refused} refused by the grammar"] * bool(usage.n_refused)
-    return ", ".join([f"tokens: {usage.n_evaluated} evaluated", f"{usage.n_cached} cached", f"{usage.n_decoded} decoded", *extras])
+    extras = [f"{usage.n_forced} forced"] * bool(usage.n_forced) + [f"{usage.n_refused} refused by the grammar"] * bool(
+        usage.n_refused
+    )
+    return ", ".join(
+        [f"tokens: {usage.n_evaluated} evaluated", f"{usage.n_cached} cached", f"{usage.n_decoded} decoded", *extras]
+    )
 
 
 def describe_end(episode: Episode) -> str:
