@@ -9,14 +9,13 @@ import functools
 import itertools
 from typing import TYPE_CHECKING, Literal
 
-from sqale_edge.errors import QueryError
-from sqale_edge.sql_text import unquote_name, visible
+from sqale_edge.sql_text import tokens, unquote_name, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqale_edge.database import Database
-    from sqale_edge.episode import Cell
+    from sqale_edge.episode import Row
 
 Kind = Literal["table", "view", "virtual", "shadow", "internal"]
 
@@ -62,7 +61,7 @@ class Schema:
         rows = database.read(
             f"SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY {LISTING_ORDER}"
         )
-        shadows = _shadow_names(database)
+        shadows = _shadow_names(rows)
         self.relations = tuple(_relation(str(name), str(type_), str(sql or ""), shadows) for name, type_, sql in rows)
         self.names = tuple(relation.name for relation in self.relations if relation.kind in LISTED_KINDS)
         everything = (*self.relations, *_SCHEMA_TABLES)
@@ -174,23 +173,39 @@ def _keys(name: str) -> list[str]:
     ]
 
 
-def _relation(name: str, type_: str, sql: str, shadows: set[Cell]) -> Relation:
-    kind: Kind = "virtual" if sql.lower().startswith("create virtual") else "table"
+# The tables in which a virtual table of these modules keeps its data: its own name, `_`, and one of these. SQLite goes
+# by the names too, where it has the module (and from version 3.37 on tells).
+_RTREE_SHADOWS = ("node", "parent", "rowid")
+_FTS_SHADOWS = ("content", "segments", "segdir", "docsize", "stat")
+_SHADOWS = {
+    "fts3": _FTS_SHADOWS,
+    "fts4": _FTS_SHADOWS,
+    "fts5": ("data", "idx", "content", "docsize", "config"),
+    "rtree": _RTREE_SHADOWS,
+    "rtree_i32": _RTREE_SHADOWS,
+    "geopoly": _RTREE_SHADOWS,
+}
+
+
+def _shadow_names(rows: list[Row]) -> set[str]:
+    """The names of shadow tables, as keys; `rows` are (name, type, sql)."""
+    return {_key(f"{name!s}_{suffix}") for name, _, sql in rows for suffix in _SHADOWS.get(_module(str(sql)), ())}
+
+
+def _module(sql: str) -> str:
+    """The module of a virtual table; empty for other tables and views."""
+    if not sql.lower().startswith("create virtual"):
+        return ""
+    words = [text.lower() for kind, text in tokens(sql) if kind == "word"]
+    return words[words.index("using") + 1] if "using" in words[:-1] else "unknown"
+
+
+def _relation(name: str, type_: str, sql: str, shadows: set[str]) -> Relation:
+    kind: Kind = "virtual" if _module(sql) else "table"
     if type_ == "view":
         kind = "view"
     elif name.lower().startswith("sqlite_"):
         kind = "internal"
-    elif name in shadows:
+    elif _key(name) in shadows:
         kind = "shadow"
     return Relation(name, kind, sql)
-
-
-def _shadow_names(database: Database) -> set[Cell]:
-    """The tables that hold the data of virtual tables; unknown before SQLite 3.37, and where a module is missing."""
-    try:
-        return {
-            row[0]
-            for row in database.read("SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'shadow'")
-        }
-    except QueryError:
-        return set()
