@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -101,8 +100,9 @@ class Agent:
     def stream(
         self, question: str, database: str | Path | Database, evidence: str | None = None, *, seed: int = 0
     ) -> Iterator[Event]:
-        """Yield what happens while `question` is answered, `Finished` last. Closing the iterator early abandons the
-        question.
+        """Yield what happens while `question` is answered, `Finished` last.
+
+        Closing the iterator early abandons the question.
 
         Args:
             question: In natural language.

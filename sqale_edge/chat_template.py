@@ -1,5 +1,4 @@
-"""A model's chat template, cut into the two texts that an append-only log needs: the first prompt, and what stands
-between two turns.
+"""A model's chat template, cut into what an append-only log needs: the first prompt, and what stands between turns.
 
 Templates render whole conversations and drop earlier thoughts; a token log must only grow. So a conversation of
 placeholders is rendered once, and what the template puts around them is cut out and reused.
@@ -8,7 +7,7 @@ placeholders is rendered once, and what the template puts around them is cut out
 from __future__ import annotations
 
 import dataclasses
-import datetime
+import datetime as dt
 import json
 from typing import Any
 
@@ -44,20 +43,23 @@ class ChatTexts:
     thinks: bool
 
 
-def cut_template(template: str, system: str, *, can_think: bool, bos: str = "", eos: str = "") -> ChatTexts:
-    """Render `template` with `system` and placeholders, and cut the result. Raises ModelError where the template cannot
-    be used.
+def cut_template(template: str, system: str, *, can_think: bool, eos: str = "") -> ChatTexts:
+    """What `template` puts around the messages of a conversation that starts with `system`.
 
     Args:
         template: Jinja, as in `tokenizer.chat_template`.
         system: The system message, word for word.
         can_think: The vocabulary has `<think>` and `</think>`: a prompt then ends with an open `<think>` line.
-        bos, eos: The literals of the tokens that templates call `bos_token` and `eos_token`.
+        eos: The literal of the token that templates call `eos_token`. (`bos_token` is left empty: the log's first token
+            is the agent's business.)
+
+    Raises:
+        ModelError: The template cannot be used.
     """
     try:
         compiled = _environment().from_string(template)
         variables = {
-            "bos_token": bos,
+            "bos_token": "",
             "eos_token": eos,
             "enable_thinking": can_think,
             "add_generation_prompt": True,
@@ -94,7 +96,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     )
     environment.globals["raise_exception"] = _raise
     # A date in the prompt would make every day's prompt another one, and the cached prefixes worthless.
-    environment.globals["strftime_now"] = datetime.datetime(2025, 1, 1, tzinfo=datetime.UTC).strftime
+    environment.globals["strftime_now"] = dt.datetime(2025, 1, 1, tzinfo=dt.UTC).strftime
     return environment
 
 

@@ -11,7 +11,8 @@ differ in the last bits.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence as Collection
+from collections.abc import Iterator
+from collections.abc import Sequence as Collection
 from typing import Any, Protocol, Self
 
 from sqale_edge.settings import SamplingSettings
@@ -54,6 +55,7 @@ class ModelInfo:
         metadata: The GGUF's keys and values as text, arrays left out.
         chat_template: The model's own Jinja template, if it has one.
         bos: The token that every log must start with, if there is one.
+        eos_text: The literal that chat templates call `eos_token`; may be empty.
         end_tokens: Tokens that end a turn.
         think_open, think_close: The ids of `<think>` and `</think>`, where the vocabulary has them as single tokens.
         offload: What runs on a GPU, as one sentence.
@@ -66,6 +68,7 @@ class ModelInfo:
     metadata: dict[str, str]
     chat_template: str | None
     bos: int | None
+    eos_text: str
     end_tokens: frozenset[int]
     think_open: int | None
     think_close: int | None
@@ -144,7 +147,8 @@ class Engine(Protocol):
     """A loaded model. One call at a time; only `cancel` may come from another thread."""
 
     @property
-    def info(self) -> ModelInfo: ...
+    def info(self) -> ModelInfo:
+        """What the model is."""
 
     def tokenize(self, text: str, trusted: bool) -> list[int]:
         """The tokens of `text`; not trusted, nothing in it can become a control or added token."""

@@ -38,7 +38,7 @@ def tool_call_grammar(tools: Iterable[ToolSpec]) -> str:
 
 
 def _call_rule(tool: ToolSpec) -> str:
-    head = _literal(f'{{"tool":') + ' " "? ' + _literal(json.dumps(tool.name))
+    head = _literal('{"tool":') + ' " "? ' + _literal(json.dumps(tool.name))
     args = (
         _literal(",")
         + ' " "? '

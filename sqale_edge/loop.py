@@ -22,7 +22,6 @@ from sqale_edge.episode import (
     ToolCalled,
     ToolResult,
     ToolReturned,
-    Turn,
     TurnEnded,
     Usage,
 )
@@ -54,9 +53,11 @@ class CancelFlag:
         self.reason: EndedBy | None = None
 
     def set(self, reason: EndedBy) -> None:
+        """Stop for `reason`."""
         self.reason = self.reason or reason
 
     def check(self) -> None:
+        """Raise Cancelled if it is set."""
         if self.reason:
             raise Cancelled("the episode was cancelled")
 
@@ -136,7 +137,7 @@ class EpisodeLoop:
             prompt.insert(0, bos)
         if len(prompt) + self._n_reserved + self._limits.call_tokens > self._n_tokens:
             raise ContextOverflowError(
-                f"the question with its instructions is {len(prompt)} tokens, too many for an episode of {self._n_tokens}",
+                f"question and instructions are {len(prompt)} tokens, too many for an episode of {self._n_tokens}",
                 hint="ask a shorter question, or load the model with a larger n_ctx (SQALE_EDGE_N_CTX)",
             )
         return prompt
@@ -152,7 +153,11 @@ class EpisodeLoop:
         results = turn.results or [_NO_CALL]
         max_chars = max(len(result.output) for result in results)
         while True:
-            ending = self._protocol.limit_message(self._last_query) if is_final else self._protocol.budget_line(n_left)
+            ending = (
+                self._protocol.limit_message(self._last_query, self._question)
+                if is_final
+                else self._protocol.budget_line(n_left)
+            )
             outputs = [clip_output(result.output, max_chars) for result in results]
             prompt = self._engine.tokenize_pieces(self._protocol.results_turn(outputs, ending, end_token=end_token))
             if len(prompt) + (0 if is_final else 2 * self._limits.call_tokens) <= n_free:

@@ -1,5 +1,4 @@
-"""Everything that the model was trained to see: the first prompt, the turn with tool results, the budget line, the
-limit message.
+"""Everything that the model was trained to see: first prompt, tool results, budget line, limit message.
 
 The training texts come out of the GGUF, where the conversion put what it found in the checkpoint's `sqale_agent.py`.
 For each text that is missing this module has its own wording, and `Protocol.notes` says so. Untrusted text (questions,
@@ -11,6 +10,7 @@ place each: how several results are numbered (`_number_results`), and how a cut 
 
 from __future__ import annotations
 
+import re
 import string
 from typing import TYPE_CHECKING, Final
 
@@ -41,12 +41,13 @@ _OWN_TEXTS: Final = {
         "Exploration is over: no more tool calls. Return only the SQL query that answers the question.\n"
         "The last query that executed without error was:\n"
         "{query}\n"
-        "Return that query if you are not sure that another one is better."
+        "Return that query if you are not sure that another one is better.\n"
+        "{question}"
     ),
 }
 _OWN_LIMIT_WITHOUT_QUERY: Final = (
     "Exploration is over: no more tool calls. Return only the SQL query that answers the question, with the names that "
-    "the tools showed."
+    "the tools showed.\n{question}"
 )
 _NO_QUERY: Final = "None"
 
@@ -59,11 +60,13 @@ def own_system_prompt() -> str:
         f"{tools}\n\n"
         "Write one tool call per reply, a JSON object and nothing else, and wait for its result.\n"
         'Reply 1: {"tool": "list_tables"}\n'
-        'Reply 2: {"tool": "describe_table", "args": {"table_name": "..."}} for a table of the list that the question is about; '
-        "one such reply for each of them.\n"
-        'Then: {"tool": "distinct_values", "args": {"table_name": "...", "column_name": "..."}} if the question names a value.\n'
+        'Reply 2: {"tool": "describe_table", "args": {"table_name": "..."}} for a table of the list that the question is '
+        "about; one such reply for each of them.\n"
+        'Then: {"tool": "distinct_values", "args": {"table_name": "...", "column_name": "..."}} if the question names '
+        "a value.\n"
         'Then: {"tool": "run_query", "args": {"sql": "SELECT ..."}} to try the query, corrected until it runs.\n'
-        'Last: {"tool": "submit_sql", "args": {"sql": "SELECT ..."}} with the query that run_query has shown to be right.\n\n'
+        'Last: {"tool": "submit_sql", "args": {"sql": "SELECT ..."}} with the query that run_query has shown to be '
+        "right.\n\n"
         "Use only tables and columns that a result has shown. Join only the tables that the question needs. "
         "Select exactly the columns that are asked for."
     )
@@ -92,7 +95,7 @@ class Protocol:
             notes.append("the model file has no chat template: ChatML is used")
         self.notes = tuple(notes)
         system = info.metadata.get(SYSTEM_KEY, own_system_prompt())
-        self._chat = cut_template(info.chat_template or CHATML, system, can_think=info.thinks)
+        self._chat = cut_template(info.chat_template or CHATML, system, can_think=info.thinks, eos=info.eos_text)
         self.thinks = self._chat.thinks
 
     def first_prompt(self, question: str, evidence: str | None = None) -> list[Piece]:
@@ -147,13 +150,18 @@ class Protocol:
 
     def budget_line(self, n_left: int) -> str:
         """How many tool turns are left."""
-        return self._texts[BUDGET_ONE_KEY if n_left == 1 else BUDGET_KEY].replace("{n}", str(n_left))
+        return _fill(self._texts[BUDGET_ONE_KEY if n_left == 1 else BUDGET_KEY], n=str(n_left))
 
-    def limit_message(self, last_query: str | None) -> str:
+    def limit_message(self, last_query: str | None, question: str) -> str:
         """Exploration is over; `last_query` is the last one that ran without an error."""
-        if last_query is None and self._has_own_limit:
-            return _OWN_LIMIT_WITHOUT_QUERY
-        return self._texts[LIMIT_KEY].replace("{query}", last_query or _NO_QUERY)
+        is_own_without_query = last_query is None and self._has_own_limit
+        template = _OWN_LIMIT_WITHOUT_QUERY if is_own_without_query else self._texts[LIMIT_KEY]
+        return _fill(template, query=last_query or _NO_QUERY, question=question)
+
+
+def _fill(template: str, **fields: str) -> str:
+    """`template` with `{field}` replaced, in one pass: what a field brings along is not looked at again."""
+    return re.sub(r"\{(\w+)\}", lambda match: fields.get(match[1], match[0]), template)
 
 
 def clip_output(output: str, max_chars: int) -> str:

@@ -61,6 +61,7 @@ class ScriptedEngine:
             metadata=metadata or {},
             chat_template=None,
             bos=None,
+            eos_text="<|im_end|>",
             end_tokens=_END,
             think_open=_IDS["<think>"] if thinks else None,
             think_close=_IDS["</think>"] if thinks else None,
@@ -68,7 +69,7 @@ class ScriptedEngine:
             sampling=SamplingSettings(),
         )
 
-    def tokenize(self, text: str, trusted: bool) -> list[int]:  # noqa: FBT001 - the interface
+    def tokenize(self, text: str, trusted: bool) -> list[int]:
         """One token a byte; in trusted text a markup literal is one token."""
         tokens: list[int] = []
         start = 0

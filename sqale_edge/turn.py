@@ -1,5 +1,4 @@
-"""One turn of the model: think until `</think>` under a budget, then write tool calls under the grammar, or a final
-answer as free text.
+"""One turn of the model: a thought under a budget, then tool calls under the grammar, or a final answer as free text.
 
 The generators here yield events, and a `Decoding` whenever they need the next token; whoever drives them answers with
 `send(token)`. So one driver can run a single episode and another many of them in one batch, with the same code in
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from sqale_edge.engine import Decoding
 from sqale_edge.episode import Event, Thought, ToolCall, ToolResult, Turn, Usage, Wrote
-
 from sqale_edge.replies import parse_calls
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
-"""The command line: parse, call, print. stdout carries the answer and nothing else; everything for the eye goes to
-stderr.
+"""The command line: parse, call, print.
 
+stdout carries the answer and nothing else; everything for the eye goes to stderr.
 Exit codes: 0 answered, 1 an error (one line on stderr), 2 wrong usage, 3 finished without an answer, 130 cancelled.
 """
 

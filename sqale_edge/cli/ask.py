@@ -62,7 +62,7 @@ def ask(
     timeout: float | None,
     max_rows: int | None,
 ) -> int:
-    """Answer QUESTION over DB: a SQLite file, or CSV, TSV, JSON or JSONL files. DB is never changed.
+    r"""Answer QUESTION over DB: a SQLite file, or CSV, TSV, JSON or JSONL files. DB is never changed.
 
     \b
     Example:
@@ -78,11 +78,13 @@ def ask(
     is_stopped = False
 
     def answer() -> Iterator[Event]:
-        with Database.open(list(db) if len(db) > 1 else db[0]) as database:
-            with Agent.load(model, settings=settings, limits=limits, on_progress=lambda _: not is_stopped) as agent:
-                agents.append(agent)
-                if not is_stopped:
-                    yield from agent.stream(question, database, evidence, seed=seed)
+        with (
+            Database.open(list(db) if len(db) > 1 else db[0]) as database,
+            Agent.load(model, settings=settings, limits=limits, on_progress=lambda _: not is_stopped) as agent,
+        ):
+            agents.append(agent)
+            if not is_stopped:
+                yield from agent.stream(question, database, evidence, seed=seed)
 
     def stop() -> None:
         nonlocal is_stopped

@@ -90,6 +90,7 @@ class LlamaModel:
     def describe(self, n_ctx: int) -> ModelInfo:
         """What the engine's interface says about the model, for sequences of `n_ctx` tokens."""
         vocabulary, bos = self.vocabulary, llama_cpp.llama_vocab_bos(self.vocabulary_pointer)
+        eos = llama_cpp.llama_vocab_eos(self.vocabulary_pointer)
         has_bos = bool(llama_cpp.llama_vocab_get_add_bos(self.vocabulary_pointer)) and bos >= 0
         return ModelInfo(
             name=self.metadata.get("general.name") or self.path.stem,
@@ -98,6 +99,7 @@ class LlamaModel:
             metadata=self.metadata,
             chat_template=self.metadata.get("tokenizer.chat_template"),
             bos=bos if has_bos else None,
+            eos_text=vocabulary.piece(eos).decode("utf-8", "replace") if eos >= 0 else "",
             end_tokens=vocabulary.end_tokens,
             think_open=vocabulary.markup.get("<think>"),
             think_close=vocabulary.markup.get("</think>"),
