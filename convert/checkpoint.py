@@ -100,12 +100,12 @@ class Checkpoint:
     def read_optional(self, name: str) -> dict[str, Any]:
         """The JSON object in the file `name`, or an empty one where there is no such file."""
         path = self.folder / name
-        return read_json(path) if path.exists() or path.is_symlink() else {}
+        return read_json(path) if is_there(path) else {}
 
-    @property
-    def files(self) -> set[Path]:
-        """The weight files, symbolic links followed."""
-        return {tensor.path.resolve() for tensor in self.tensors.values()}
+
+def is_there(path: Path) -> bool:
+    """Whether there is anything of that name, if only a link to nowhere: that is damage, not absence."""
+    return path.exists() or path.is_symlink()
 
 
 def read_bytes(path: Path, *, limit: int) -> bytes:
@@ -165,15 +165,15 @@ def _file_size(path: Path) -> int:
 
 def _read_tensors(folder: Path) -> dict[str, StoredTensor]:
     single, index = folder / _SINGLE, folder / _INDEX
-    if single.exists() and index.exists():
+    if is_there(single) and is_there(index):
         raise CheckpointError(
             f"{_SINGLE} and {_INDEX} are both there, and which of them counts would be a guess",
             path=folder,
             hint="remove the stale one",
         )
-    if index.exists():
+    if is_there(index):
         return _read_shards(folder, read_json(index))
-    if single.exists() or single.is_symlink():
+    if is_there(single):
         return {tensor.name: tensor for tensor in _read_header(single)}
     hint = "download the whole repository; it needs config.json, the weights and tokenizer.json"
     if (folder / "adapter_model.safetensors").exists():

@@ -105,7 +105,7 @@ class _Job:
         n_bytes += sum(sum(map(len, value)) * 2 + 16 * len(value) for _, kind, value in self.fields if kind == "[str]")
         for plan in self.plans:
             if quant in UNQUANTIZED or plan.is_f32:
-                n_bytes += count_bytes(plan, "F32" if plan.is_f32 else quant)  # type: ignore[arg-type]
+                n_bytes += count_bytes(plan, "F32" if plan.is_f32 else quant)
             else:
                 n_bytes += int(math.prod(plan.shape) * (max(bits, HEAD_BITS) if plan.name in _HEAD_NAMES else bits) / 8)
         return n_bytes
@@ -240,10 +240,7 @@ def _run(job: _Job) -> tuple[ConvertedFile, ...]:
         files = []
         for quant, target in job.targets.items():
             start = time.perf_counter()
-            n_bytes = paths[quant].stat().st_size
-            job.report(Progress("verify", target.name, 0, n_bytes))
-            verification = verify_file(paths[quant])
-            job.report(Progress("verify", target.name, n_bytes, n_bytes))
+            verification = _verify(job, paths[quant])
             files.append(ConvertedFile(target, quant, verification, seconds[quant] + time.perf_counter() - start))
         for quant, target in job.targets.items():
             move_into_place(paths[quant], target)
@@ -252,7 +249,7 @@ def _run(job: _Job) -> tuple[ConvertedFile, ...]:
 
 def _write(job: _Job, path: Path, quant: str) -> None:
     """One unquantized file, straight from the checkpoint."""
-    n_total = sum(count_bytes(plan, quant) for plan in job.plans)  # type: ignore[arg-type]
+    n_total = sum(count_bytes(plan, quant) for plan in job.plans)
     n_done = 0
 
     def report(n_bytes: int) -> None:
@@ -265,7 +262,7 @@ def _write(job: _Job, path: Path, quant: str) -> None:
         ("general.file_type", "u32", FILE_TYPES[quant].code),
         ("general.quantization_version", "u32", _QUANTIZATION_VERSION),
     ]
-    write_gguf(path, fields, job.plans, quant, report)  # type: ignore[arg-type]
+    write_gguf(path, fields, job.plans, quant, report)
 
 
 def _quantize(job: _Job, source: Path, path: Path, quant: str) -> None:
@@ -281,3 +278,11 @@ def _quantize(job: _Job, source: Path, path: Path, quant: str) -> None:
     except ModelError as error:
         raise QuantizationError(f"{path.name} could not be quantized: {error}", path=path, hint=error.hint) from error
     job.report(Progress("quantize", path.name, n_total, n_total))
+
+
+def _verify(job: _Job, path: Path) -> Verification:
+    """One finished file, run by llama.cpp; how far that is cannot be seen."""
+    n_bytes = path.stat().st_size
+    verification = verify_file(path, on_wait=lambda: job.report(Progress("verify", path.name, 0, n_bytes)))
+    job.report(Progress("verify", path.name, n_bytes, n_bytes))
+    return verification

@@ -62,11 +62,13 @@ class GgufFile:
         Raises:
             ConversionError: It is not a GGUF file, or it is damaged.
         """
+        if not path.is_file():
+            raise ConversionError(f"{path.name} cannot be read: it is not there, or not a regular file", path=path)
         try:
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
                 cursor = _Cursor(view)
                 return cls(path, *_read_head(cursor, len(view)))
-        except (ValueError, struct.error) as error:
+        except (ValueError, KeyError, struct.error) as error:
             raise ConversionError(f"{path.name} is not a sound GGUF file: {error}", path=path) from error
         except OSError as error:
             raise ConversionError(f"{path.name} cannot be read: {error.strerror}", path=path) from error

@@ -118,7 +118,8 @@ class _Reader:
             blocks = [getattr(statement, field, []) for field in ("body", "orelse", "finalbody")]
             blocks += [part.body for field in ("handlers", "cases") for part in getattr(statement, field, [])]
             for block in blocks:
-                self.run(block, names, scope)
+                if isinstance(returned := self.run(block, names, scope), Text):
+                    self._note(f"{scope.rstrip('.')}()", returned)
 
     def _assign(self, statement: ast.Assign | ast.AnnAssign | ast.AugAssign, names: dict[str, Any], scope: str) -> None:
         if statement.value is None:
@@ -127,16 +128,18 @@ class _Reader:
         value = evaluate(statement.value, names)
         self._note_uses(statement.value)
         for target in targets:
+            if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
+                for each, part in zip(target.elts, statement.value.elts, strict=False):
+                    self._assign(ast.copy_location(ast.Assign([each], part), statement), names, scope)
+                continue
             if not isinstance(target, ast.Name):
                 self._note_loose(statement.value, names, scope)
                 continue
             if isinstance(statement, ast.AugAssign):
                 is_sum = isinstance(statement.op, ast.Add)
                 value = add(names.get(target.id), target, value, statement.value) if is_sum else None
-            # A number that changes is a hole in every text.
-            names[target.id] = (
-                value if not isinstance(value, (int, float)) or target.id in self._assigned_once else None
-            )
+            is_changing = isinstance(value, (int, float)) and target.id not in self._assigned_once
+            names[target.id] = None if is_changing else value  # a number that changes is a hole in every text
             if isinstance(value, Text):
                 self._note(f"{scope}{target.id}", value)
             elif isinstance(statement.value, ast.Dict):
@@ -146,19 +149,11 @@ class _Reader:
 
     def _append(self, call: ast.expr, names: dict[str, Any]) -> None:
         """`name.append(text)`, where `name` is a known list."""
-        if (
-            isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and isinstance(call.func.value, ast.Name)
-        ):
-            known = names.get(call.func.value.id)
-            if (
-                call.func.attr == "append"
-                and len(call.args) == 1
-                and isinstance(known, list)
-                and len(known) < MOST_ITEMS
-            ):
-                names[call.func.value.id] = [*known, read_text_of(call.args[0], names)]
+        match call:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[item]):
+                known = names.get(name)
+                if isinstance(known, list) and len(known) < MOST_ITEMS:
+                    names[name] = [*known, read_text_of(item, names)]
 
     # -- collecting ------------------------------------------------------------------------------------------------
 
@@ -172,7 +167,7 @@ class _Reader:
         for key, value in zip(node.keys, node.values, strict=True):
             text = evaluate(value, names)
             if isinstance(text, Text) and isinstance(key, ast.Constant):
-                self._note(f"{name}[{key.value}]", text)
+                self._note(f"{name}[{key.value!s}]", text)
             else:
                 self._note_loose(value, names, scope)
 

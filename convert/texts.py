@@ -69,23 +69,35 @@ class Text:
         """
         return "".join(
             literal(part) if isinstance(part, str) else show(part) if isinstance(part, Hole) else ""
-            for part in self.flatten(values or {}, unknown)
+            for part in self.flatten(values or {}, unknown=unknown)
         )
 
-    def flatten(self, values: Mapping[str, Any], unknown: bool = True) -> Iterator[str | Hole]:
+    def flatten(self, values: Mapping[str, Any], *, unknown: bool = True) -> Iterator[str | Hole]:
         """The parts with every choice made."""
         for part in self.parts:
             if isinstance(part, Choice):
                 decided = decide(part.test, {**part.names, **values})
-                yield from (part.then if (unknown if decided is None else decided) else part.other).flatten(
-                    values, unknown
-                )
+                chosen = part.then if (unknown if decided is None else decided) else part.other
+                yield from chosen.flatten(values, unknown=unknown)
             else:
                 yield part
 
-    def holes(self, unknown: bool = True) -> list[str]:
-        """The sources of the holes, each once."""
-        return list(dict.fromkeys(part.source for part in self.flatten({}, unknown) if isinstance(part, Hole)))
+    def every_hole(self) -> list[str]:
+        """The sources of the holes on both sides of every choice, each once."""
+        sources: dict[str, None] = {}
+        waiting, seen = [self], {id(self)}  # texts are shared between choices: following each path would take forever
+        while waiting:
+            for part in waiting.pop().parts:
+                if isinstance(part, Hole):
+                    sources[part.source] = None
+                elif isinstance(part, Choice):
+                    waiting += [text for text in (part.then, part.other) if id(text) not in seen]
+                    seen |= {id(part.then), id(part.other)}
+        return list(sources)
+
+    def holes(self, *, unknown: bool = True) -> list[str]:
+        """The sources of the holes, each once; conditions count as `unknown`."""
+        return list(dict.fromkeys(part.source for part in self.flatten({}, unknown=unknown) if isinstance(part, Hole)))
 
 
 def split_fields(text: str, *, fields: Iterable[str] | None = None) -> Text | None:
@@ -98,9 +110,10 @@ def split_fields(text: str, *, fields: Iterable[str] | None = None) -> Text | No
             pieces = [(before, field) for before, field, _, _ in string.Formatter().parse(text)]
         except ValueError:
             return None
-        return join_parts(
-            part for before, field in pieces for part in ([before] if field is None else [before, Hole(field)])
-        )
+        known: list[str | Hole] = []
+        for before, field in pieces:
+            known += [before] if field is None else [before, Hole(field)]
+        return join_parts(known)
     parts: list[str | Hole] = [text]
     for field in fields:
         marker = "{" + field + "}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqale_edge.errors import CheckpointError
 
-from .checkpoint import read_json, read_text
+from .checkpoint import is_there, read_json, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,7 +102,7 @@ def read_vocabulary(checkpoint: Checkpoint, n_vocab: int) -> Vocabulary:
         CheckpointError: There is no tokenizer, it contradicts itself, or llama.cpp would tokenize differently.
     """
     path = checkpoint.folder / "tokenizer.json"
-    if not path.exists():
+    if not is_there(path):
         raise CheckpointError(
             f"no tokenizer.json in {str(checkpoint.folder)!r}",
             path=path,
@@ -266,7 +266,7 @@ def _read_special(config: Mapping[str, Any], settings: Mapping[str, Any], ids: M
 def _read_chat_template(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> str | None:
     """The chat template; the file of its own wins over tokenizer_config.json, as in transformers."""
     path = checkpoint.folder / "chat_template.jinja"
-    if path.exists():
+    if is_there(path):
         return read_text(path, limit=_TEMPLATE_LIMIT)
     template = settings.get("chat_template", checkpoint.read_optional("chat_template.json").get("chat_template"))
     if isinstance(template, list):

@@ -18,13 +18,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
-from .checkpoint import read_text
+from .checkpoint import is_there, read_text
 from .source_reader import find_texts
-from .texts import Text, split_fields
+from .texts import Hole, Text, split_fields
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from .source_reader import Uses
@@ -44,6 +45,7 @@ SOURCE_NAME = "sqale_agent.py"
 _SOURCE_LIMIT = 1 << 18
 _TEXTS_LIMIT = 1 << 18
 _MANY = 3  # any count for which a plural is written
+_OPEN = "\0"  # stands in no source
 
 # Usual names of each role, and words that its text must have then.
 _SYSTEM_NAME, _SYSTEM_WORDS = re.compile(r"(^|_)SYS(TEM)?(_|$)"), re.compile(r"\w+\W+\w+")
@@ -90,7 +92,7 @@ def read_training_prompt(folder: Path) -> TrainingPrompt:
         CheckpointError: The file is there, but it is too large, no text, or no Python.
     """
     path = folder / SOURCE_NAME
-    if not path.exists() and not path.is_symlink():
+    if not is_there(path):
         return TrainingPrompt({}, {}, ROLE_KEYS, (f"there is no {SOURCE_NAME} in the checkpoint",))
     texts, uses = find_texts(read_text(path, limit=_SOURCE_LIMIT), path)
     return _assign_roles(texts, uses)
@@ -125,12 +127,20 @@ def _assign_roles(texts: dict[str, Text], uses: Uses) -> TrainingPrompt:
 
 def _make_candidate(name: str, text: Text, uses: Uses) -> _Candidate:
     """A constant that the program fills in elsewhere gets its fields as holes."""
-    last, style = name.rpartition(".")[2], cast("Literal['format', 'plain']", "format")
+    last = name.rpartition(".")[2]
+    style: Literal["format", "plain"] = "format"
+    template = None
     if text.constant is not None:
+        template = split_fields(text.constant)
+        has_fields = template is not None and all(hole.isidentifier() for hole in template.holes())
         if fields := uses.replaced.get(last):
-            text, style = split_fields(text.constant, fields=fields) or text, "plain"
-        elif last in uses.formatted or _USER_NAME.search(last.upper()):
-            text = split_fields(text.constant) or text
+            template, style = split_fields(text.constant, fields=fields), "plain"
+        elif "{question}" in text.constant and last not in uses.formatted and not has_fields:
+            # Not said how it is filled in, and braces that are no fields: JSON, most likely.
+            template, style = split_fields(text.constant, fields=["question"]), "plain"
+        elif last not in uses.formatted and not _USER_NAME.search(last.upper()):
+            template = None
+    text = template or text
     return _Candidate(name, text, text.render(show=lambda hole: f"{{{hole.source}}}"), style)
 
 
@@ -159,13 +169,13 @@ def _find_limit(candidates: list[_Candidate], notes: list[str]) -> _Finding:
         holes = one.text.holes()
         asked = next((hole for hole in holes if _LIMIT_WORDS.search(hole)), holes[0] if len(holes) == 1 else None)
         _note_others(one, holes, asked, notes)
-        return {
-            LIMIT_KEY: (
-                one.name,
-                one.text.render(show=lambda hole, asked=asked: "{query}" if hole.source == asked else ""),
-            )
-        }
+        return {LIMIT_KEY: (one.name, one.text.render(show=_filler(asked, "{query}")))}
     return {}
+
+
+def _filler(asked: str | None, marker: str) -> Callable[[Hole], str]:
+    """Shows one hole as a field, and leaves the others out."""
+    return lambda hole: marker if hole.source == asked else ""
 
 
 def _find_budget(candidates: list[_Candidate], notes: list[str]) -> _Finding:
@@ -173,9 +183,10 @@ def _find_budget(candidates: list[_Candidate], notes: list[str]) -> _Finding:
     del notes
     finding: _Finding = {}
     for one in _rank(candidates, _BUDGET_NAME, _BUDGET_SAYS, _BUDGET_SAYS):
-        if not one.text.holes() and _ONE_TURN.search(one.shown):
+        holes = one.text.every_hole()
+        if not holes and _ONE_TURN.search(one.shown):
             finding.setdefault(BUDGET_ONE_KEY, (one.name, one.shown))
-        for hole in one.text.holes():
+        for hole in holes:
             many, single = _budget_line(one.text, hole, _MANY), _budget_line(one.text, hole, 1)
             if "{n}" in many and BUDGET_KEY not in finding:
                 finding[BUDGET_KEY] = (one.name, many)
@@ -188,10 +199,10 @@ def _find_budget(candidates: list[_Candidate], notes: list[str]) -> _Finding:
 
 
 def _budget_line(text: Text, hole: str, count: int) -> str:
-    """The line of `text` that holds `hole` and says how many turns are left; empty where there is none."""
-    whole = text.render(show=lambda each: "{n}" if each.source == hole else f"{{{each.source}}}", values={hole: count})
+    """The line of `text` that says how many turns are left, if nothing else in it is open; else an empty one."""
+    whole = text.render(show=lambda each: "{n}" if each.source == hole else _OPEN, values={hole: count})
     line = _BUDGET_SAYS.search(whole)
-    return line.group() if line else ""
+    return line.group() if line and _OPEN not in line.group() else ""
 
 
 def _find_result(candidates: list[_Candidate], notes: list[str]) -> _Finding:
@@ -213,12 +224,14 @@ def _find_user(candidates: list[_Candidate], notes: list[str]) -> _Finding:
         if asked is None:
             continue
         _note_others(one, holes, asked, notes)
-        escape = (lambda part: part.replace("{", "{{").replace("}", "}}")) if one.style == "format" else str
-        value = one.text.render(
-            show=lambda hole, asked=asked: "{question}" if hole.source == asked else "", literal=escape, unknown=False
-        )
+        literal = _double_braces if one.style == "format" else str
+        value = one.text.render(show=_filler(asked, "{question}"), literal=literal, unknown=False)
         return {USER_KEY: (one.name, value), USER_STYLE_KEY: (one.name, one.style)}
     return {}
+
+
+def _double_braces(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _note_others(one: _Candidate, holes: list[str], asked: str | None, notes: list[str]) -> None:

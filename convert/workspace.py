@@ -66,7 +66,15 @@ def open_workspace(folder: Path) -> Iterator[Path]:
             _try_lock(lock)
             yield workspace
     finally:
+        _remove(workspace)
+
+
+def _remove(workspace: Path) -> None:
+    try:
         shutil.rmtree(workspace, ignore_errors=True)
+    except BaseException:  # a second Ctrl-C while the first is cleaned up
+        shutil.rmtree(workspace, ignore_errors=True)
+        raise
 
 
 def remove_stale(folder: Path) -> None:

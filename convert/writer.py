@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 Kind = Literal["u32", "i32", "f32", "bool", "str", "[i32]", "[bool]", "[str]"]
 # A metadata entry: key, type, value.
 Field = tuple[str, Kind, Any]
-FloatType = Literal["F32", "F16", "BF16"]
 
 ALIGNMENT = 32  # Source: the default alignment of GGUF
 _PIECE_BYTES = 8 << 20
@@ -45,7 +44,7 @@ def write_gguf(
     path: Path,
     fields: Sequence[Field],
     plans: Sequence[TensorPlan],
-    file_type: FloatType,
+    file_type: str,
     report: Callable[[int], None],
 ) -> None:
     """Write a new file.
@@ -54,7 +53,7 @@ def write_gguf(
         path: Does not exist yet.
         fields: The metadata, without types of tensors.
         plans: The tensors, in the order of the file.
-        file_type: Of the matrices; all else is FP32.
+        file_type: Of the matrices, `F32`, `F16` or `BF16`; all else is FP32.
         report: Called with the number of bytes written, after each piece.
 
     Raises:
@@ -67,24 +66,24 @@ def write_gguf(
             file.write(bytes(-file.tell() % ALIGNMENT))
             for plan in plans:
                 for piece in convert_tensor(plan, file_type):
-                    file.write(memoryview(piece).cast("B"))
+                    file.write(piece.view(np.uint8).data)
                     report(piece.nbytes)
                 file.write(bytes(-file.tell() % ALIGNMENT))
     except OSError as error:
         raise ConversionError(f"{path.name} cannot be written: {error.strerror}", path=path) from error
 
 
-def stored_type(plan: TensorPlan, file_type: FloatType) -> FloatType:
+def stored_type(plan: TensorPlan, file_type: str) -> str:
     """The type of one tensor in a file of `file_type`."""
     return "F32" if plan.is_f32 else file_type
 
 
-def count_bytes(plan: TensorPlan, file_type: FloatType) -> int:
+def count_bytes(plan: TensorPlan, file_type: str) -> int:
     """The size of one tensor in a file of `file_type`, without padding."""
     return math.prod(plan.shape) * np.dtype(DTYPES[stored_type(plan, file_type)]).itemsize
 
 
-def _write_head(path: Path, fields: Sequence[Field], plans: Sequence[TensorPlan], file_type: FloatType) -> None:
+def _write_head(path: Path, fields: Sequence[Field], plans: Sequence[TensorPlan], file_type: str) -> None:
     """Everything before the tensors' data."""
     architecture = next(value for key, _, value in fields if key == "general.architecture")
     writer = gguf.GGUFWriter(None, architecture)  # writes that key itself
@@ -110,7 +109,7 @@ def _write_head(path: Path, fields: Sequence[Field], plans: Sequence[TensorPlan]
     writer.close()
 
 
-def convert_tensor(plan: TensorPlan, file_type: FloatType) -> Iterator[Array]:
+def convert_tensor(plan: TensorPlan, file_type: str) -> Iterator[Array]:
     """The tensor as it stands in the file, in pieces of whole rows."""
     source = plan.source.map().reshape(plan.shape)
     target = stored_type(plan, file_type)
@@ -136,7 +135,7 @@ def _to_float32(piece: Array) -> Array:
     return piece.astype(np.float32)
 
 
-def _from_float32(values: Array, target: FloatType) -> Array:
+def _from_float32(values: Array, target: str) -> Array:
     """float32 as one of `DTYPES`, rounded to nearest, ties to even."""
     if target == "BF16":
         bits = np.ascontiguousarray(values).view(np.uint32)

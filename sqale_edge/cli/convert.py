@@ -84,7 +84,6 @@ def convert(
 
     if (checkpoint is None) == (verify is None):
         raise click.UsageError("give either a CHECKPOINT to convert, or --verify FILE")
-    signal.signal(signal.SIGTERM, _stop)  # so that being ended cleans up as Ctrl-C does
     console = Console(stderr=True)
     if verify is not None:
         verification = verify_file(verify)
@@ -93,7 +92,7 @@ def convert(
     assert checkpoint is not None
     if output is None:
         raise click.UsageError("give the output with -o FILE")
-    with _Bar(console) as bar:
+    with _Steps(console) as steps:
         conversion = convert_checkpoint(
             checkpoint,
             output,
@@ -104,15 +103,11 @@ def convert(
             repository=repository,
             revision=revision,
             threads=threads,
-            on_progress=bar.show,
+            on_progress=steps.show,
         )
     for line in _describe(conversion):
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
     _print(conversion.to_dict(), "\n".join(str(file.path) for file in conversion.files), as_json=as_json)
-
-
-def _stop(_signal: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _print(report: dict[str, Any], text: str, *, as_json: bool) -> None:
@@ -141,28 +136,39 @@ def _describe_file(path: str, verification: Verification) -> str:
     return f"{path}: {size}, {parts}, verified: it loads and decodes"
 
 
-class _Bar:
-    """A progress bar with rate and remaining time for each step; nothing where stderr is no terminal."""
+class _Steps:
+    """A progress bar with rate and remaining time for each step; nothing where stderr is no terminal.
+
+    Being ended, by Ctrl-C or otherwise, takes effect at the next step forward: cleaning up is never interrupted.
+    """
 
     def __init__(self, console: Console) -> None:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        self._bars = Bars(
+            *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
         )
-        self._bars = Bars(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._tasks: dict[tuple[str, str], TaskID] = {}
+        self._is_ended = False
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._handlers[number] = signal.signal(number, self._end)
         self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _end(self, _signal: int, _frame: Any) -> None:
+        self._is_ended = True
 
     def show(self, progress: Progress) -> None:
+        """Take note of a step forward. Raises KeyboardInterrupt when the process is to end."""
+        if self._is_ended:
+            raise KeyboardInterrupt
         key = (progress.step, progress.file)
         if key not in self._tasks:
             self._tasks[key] = self._bars.add_task(f"{progress.step} {progress.file}", total=progress.n_total)

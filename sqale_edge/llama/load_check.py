@@ -1,4 +1,4 @@
-"""Does a GGUF file load, and does it decode? The last step of a conversion, with as little memory as llama.cpp allows."""
+"""Does a GGUF file load, and does it decode? The last step of a conversion, in as little memory as llama.cpp needs."""
 
 from __future__ import annotations
 

@@ -46,8 +46,10 @@ def run_in_child(job: str, *args: Any, on_wait: Callable[[], None] | None = None
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-P", "-m", "sqale_edge.llama.worker", job, json.dumps(args)]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as trouble:
-        streams = {"stdin": subprocess.PIPE, "stdout": output, "stderr": trouble}
-        child = subprocess.Popen(command, env=environment, **streams)  # noqa: S603 - this module
+        # In a session of its own a terminal's Ctrl-C reaches the parent alone, which decides.
+        child = subprocess.Popen(  # noqa: S603 - this module
+            command, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=trouble, start_new_session=True
+        )
         try:
             while _is_running(child):
                 if on_wait:
@@ -105,7 +107,7 @@ def _end_with_parent() -> None:
 
 def main() -> None:
     """The child: run the job that the arguments name, and print what comes of it as one JSON document."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where there are no sessions
     threading.Thread(target=_end_with_parent, daemon=True).start()
     job, args = sys.argv[1], json.loads(sys.argv[2])
     try:

@@ -72,7 +72,7 @@ _WORDS = (
 )
 N_VOCAB = 640  # more than the tokenizer knows, as in the real model
 
-# The shapes whose logits are recorded: value heads 1, 2 and 4 times the key heads, both forms of names, head tied and not.
+# The shapes whose logits are recorded: value heads 1, 2 and 4 times the key heads, both forms of names, both heads.
 SHAPES: dict[str, dict[str, Any]] = {
     "multimodal": {"seed": 1, "key_heads": 2, "value_heads": 4},
     "causal": {"seed": 2, "key_heads": 2, "value_heads": 8, "is_multimodal": False, "is_tied": False, "n_shards": 3},
@@ -128,8 +128,7 @@ def write_checkpoint(
         linear_head_dim: Width of a DeltaNet head.
         head_dim: Width of an attention head (2 query heads, 1 key/value head).
         is_tied: The output head is the embedding.
-        is_multimodal: Names under `model.language_model.` and some vision tensors, as transformers 5 writes them; False
-        is the plain causal form.
+        is_multimodal: Names under `model.language_model.` and some vision tensors; False is the plain causal form.
         n_shards: Above 1 there is an index.
         dtype: BF16, F16 or F32, of every tensor.
         agent_source: What `sqale_agent.py` holds; None writes no such file.
@@ -183,7 +182,7 @@ def write_checkpoint(
 
 
 def make_tensors(config: Mapping[str, Any], *, seed: int, is_multimodal: bool) -> dict[str, np.ndarray]:
-    """Random weights as float32, by their Hugging Face names; scaled so that rounding errors stay small, as after training."""
+    """Random weights as float32, by their Hugging Face names; scaled so that rounding errors stay small."""
     rng = np.random.default_rng(seed)
     hidden, ffn = config["hidden_size"], config["intermediate_size"]
     key = config["linear_num_key_heads"] * config["linear_key_head_dim"]

@@ -2,13 +2,14 @@
 
     python tests/convert/record_reference_logits.py
 
-Needs, in an environment of its own: torch (CPU), transformers >= 5, numpy. Writes `tests/fixtures/convert_logits.npz` and
-`tests/fixtures/convert_tokens.json`.
+Needs, in an environment of its own: torch (CPU), transformers >= 5, numpy. Writes `convert_logits.npz` and
+`convert_tokens.json` in `tests/fixtures`.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -31,8 +32,9 @@ def main() -> None:
     tokens = {text: tokenizer.encode(text, add_special_tokens=False).ids for text in CORPUS}
     text = json.dumps(tokens, ensure_ascii=True, separators=(",", ":"))
     (FIXTURES / "convert_tokens.json").write_text(text + "\n", encoding="utf-8")
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, tokenizers {tokenizers.__version__}")
-    print({name: (array.shape, float(array.std())) for name, array in logits.items()})
+    versions = [f"{module.__name__} {module.__version__}" for module in (torch, transformers, tokenizers)]
+    spread = {name: (array.shape, float(array.std())) for name, array in logits.items()}
+    sys.stdout.write(f"{', '.join(versions)}\n{spread}\n")
 
 
 @torch.inference_mode()

@@ -9,16 +9,15 @@ from pathlib import Path
 import llama_cpp
 import numpy as np
 import pytest
-
+from checkpoints import CHAT_TEMPLATE, N_VOCAB, REFERENCE_TOKENS, SHAPES, write_checkpoint
 from sqale_edge.convert import convert_checkpoint, verify_file
 from sqale_edge.convert.gguf_file import GgufFile
+
 from sqale_edge.errors import ConversionError, QuantizationError
 
-from .checkpoints import CHAT_TEMPLATE, N_VOCAB, REFERENCE_TOKENS, SHAPES, write_checkpoint
-
 LOGITS = Path(__file__).parents[1] / "fixtures" / "convert_logits.npz"
-# Measured: F32 2e-11, F16 8e-6, BF16 6e-4, Q8_0 0.015. llama.cpp rounds activations to the weights' type, and random weights
-# amplify that more than trained ones.
+# Measured: F32 2e-11, F16 8e-6, BF16 6e-4, Q8_0 0.015. llama.cpp rounds activations to the weights' type, and random
+# weights amplify that more than trained ones.
 KL_BOUNDS = {"F32": 1e-9, "F16": 1e-4, "BF16": 2e-3, "Q8_0": 0.04}
 
 
@@ -76,12 +75,12 @@ def test_several_types_come_from_one_run(converted):
         assert verify_file(file.path) == file.verification
         assert file.verification.n_vocab == N_VOCAB
     folder = converted.files[0].path.parent
-    assert sorted(os.listdir(folder)) == sorted(file.path.name for file in converted.files)
+    assert sorted(folder.iterdir()) == sorted(file.path for file in converted.files)
 
 
 @pytest.mark.parametrize(("index", "code"), [(1, 7), (2, 15)])
 def test_quantized_tensors_equal_those_of_the_plain_quantizer(converted, tmp_path, index, code):
-    """The bounded buffer changes nothing: every tensor has the bytes that llama.cpp's quantizer gives with its defaults."""
+    """The bounded buffer changes nothing: every tensor is that of llama.cpp's quantizer with its defaults."""
     plain = tmp_path / "plain.gguf"
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = code
@@ -210,7 +209,7 @@ def test_what_progress_raises_stops_the_conversion(checkpoint, tmp_path):
 
         with pytest.raises(KeyboardInterrupt):
             convert_checkpoint(checkpoint, tmp_path / "m.gguf", "Q4_0", on_progress=stop)
-        assert os.listdir(tmp_path) == []
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -230,7 +229,7 @@ def test_a_target_that_cannot_be_is_refused_before_writing(checkpoint, tmp_path,
     (tmp_path / "there.gguf").write_text("precious")
     with pytest.raises(ConversionError, match=message):
         convert_checkpoint(checkpoint, tmp_path / target, quant)
-    assert os.listdir(tmp_path) == ["there.gguf"]
+    assert [file.name for file in tmp_path.iterdir()] == ["there.gguf"]
     assert (tmp_path / "there.gguf").read_text() == "precious"
 
 
@@ -243,7 +242,7 @@ def test_overwriting_replaces_a_link_and_not_what_it_points_to(checkpoint, tmp_p
     convert_checkpoint(checkpoint, tmp_path / "m.gguf", "BF16", overwrite=True)
     assert (tmp_path / "precious").read_text() == "precious"
     assert not (tmp_path / "m.gguf").is_symlink()
-    assert sorted(os.listdir(tmp_path)) == ["m.gguf", "precious"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["m.gguf", "precious"]
 
 
 def test_types_are_named_in_any_case(checkpoint, tmp_path):

@@ -4,16 +4,15 @@ import json
 
 import numpy as np
 import pytest
+from checkpoints import write_checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
-
 from sqale_edge.convert.checkpoint import Checkpoint
 from sqale_edge.convert.qwen35 import add_one, plan_tensors, tile_value_heads, to_decay
 from sqale_edge.convert.qwen35_config import Qwen35Config
 from sqale_edge.convert.writer import convert_tensor
-from sqale_edge.errors import CheckpointError, TensorShapeError, UnsupportedArchitectureError
 
-from .checkpoints import write_checkpoint
+from sqale_edge.errors import CheckpointError, TensorShapeError, UnsupportedArchitectureError
 
 HEADS = st.tuples(st.integers(1, 6), st.integers(1, 5), st.integers(1, 8))
 

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import llama_cpp
 import pytest
-
+from checkpoints import CHAT_TEMPLATE, N_VOCAB, PLAIN_TOKENS, write_checkpoint
 from sqale_edge.convert import convert_checkpoint
 from sqale_edge.convert.checkpoint import Checkpoint
 from sqale_edge.convert.tokenizer import TokenType, read_vocabulary
-from sqale_edge.errors import CheckpointError
 
-from .checkpoints import CHAT_TEMPLATE, N_VOCAB, PLAIN_TOKENS, write_checkpoint
+from sqale_edge.errors import CheckpointError
 
 RECORDED = json.loads((Path(__file__).parents[1] / "fixtures" / "convert_tokens.json").read_text(encoding="utf-8"))
 
@@ -58,7 +57,7 @@ def read(folder):
 
 
 def test_types_follow_what_the_tokenizer_says(folder):
-    """Special tokens are control tokens, added ones user-defined, ids beyond the tokenizer unused, `<|...|>` always control."""
+    """Special tokens and `<|...|>` are control tokens, added ones user-defined, ids beyond the tokenizer unused."""
     vocabulary = read(folder)
     types = dict(zip(vocabulary.tokens, vocabulary.types, strict=True))
     assert types["<|im_end|>"] == TokenType.CONTROL
@@ -67,14 +66,8 @@ def test_types_follow_what_the_tokenizer_says(folder):
     assert types["a"] == TokenType.NORMAL
     assert vocabulary.tokens[N_VOCAB - 1] == f"[PAD{N_VOCAB - 1}]"
     assert vocabulary.types[N_VOCAB - 1] == TokenType.UNUSED
-    assert vocabulary.special == {
-        "eos": types_index(vocabulary, "<|im_end|>"),
-        "padding": types_index(vocabulary, "<|endoftext|>"),
-    }
-
-
-def types_index(vocabulary, token):
-    return vocabulary.tokens.index(token)
+    ids = vocabulary.tokens.index
+    assert vocabulary.special == {"eos": ids("<|im_end|>"), "padding": ids("<|endoftext|>")}
 
 
 def test_both_forms_of_merges_are_the_same(folder):

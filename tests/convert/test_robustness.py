@@ -1,0 +1,205 @@
+"""Whatever happens to the input or to the process: an error or a valid file, and nothing half-written."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+from checkpoints import write_checkpoint
+from sqale_edge.convert import convert_checkpoint, verify_file
+from sqale_edge.convert.workspace import PREFIX, check_disk_space, open_workspace, remove_stale
+
+from sqale_edge.errors import ConversionError
+
+AGENT_SOURCE = 'SYSTEM_PROMPT = "Use the tools."\nUSER_TEMPLATE = "{question}"\n'
+ODD_VALUES = [None, True, 0, -1, 3, 1 << 31, 1 << 63, 0.5, 1e308, "", "x", "\x00", [], {}, [0], {"a": 0}]
+JSON_FILES = [
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "model.safetensors.index.json",
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp("whole") / "m", n_shards=2, agent_source=AGENT_SOURCE)
+
+
+def mutate_bytes(folder, rng):
+    """Flip, cut, repeat or insert bytes anywhere in any file; headers, which are at the front, more often."""
+    path = rng.choice(sorted(folder.iterdir()))
+    content = bytearray(path.read_bytes())
+    at = rng.randrange(min(len(content), rng.choice([16, 4096, len(content)])))
+    kind = rng.randrange(4)
+    if kind == 0:
+        content[at] ^= 1 << rng.randrange(8)
+    elif kind == 1:
+        del content[at:]
+    elif kind == 2:
+        content[at:at] = content[at : at + rng.randrange(1, 64)]
+    else:
+        content[at : at + rng.randrange(4)] = rng.randbytes(rng.randrange(1, 8))
+    path.write_bytes(content)
+
+
+def mutate_value(value, rng):
+    """A JSON value with one part of it, at any depth, replaced, removed or doubled."""
+    if isinstance(value, (dict, list)) and value and rng.random() < 0.8:
+        key = rng.choice(list(value)) if isinstance(value, dict) else rng.randrange(len(value))
+        if rng.random() < 0.15:
+            del value[key]
+        elif rng.random() < 0.1 and isinstance(value, list):
+            value.append(value[key])
+        else:
+            value[key] = mutate_value(value[key], rng)
+        return value
+    return rng.choice(ODD_VALUES)
+
+
+def mutate_json(folder, rng):
+    path = folder / rng.choice(JSON_FILES)
+    path.write_text(json.dumps(mutate_value(json.loads(path.read_text(encoding="utf-8")), rng)), encoding="utf-8")
+
+
+def mutate_header(folder, rng):
+    path = rng.choice(sorted(folder.glob("*.safetensors")))
+    content = path.read_bytes()
+    start = 8 + struct.unpack("<Q", content[:8])[0]
+    text = json.dumps(mutate_value(json.loads(content[8:start]), rng)).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + content[start:])
+
+
+def mutate_files(folder, rng):
+    """Remove a file, or put another file's content in its place."""
+    files = sorted(folder.iterdir())
+    victim, other = rng.sample(files, 2)
+    victim.unlink()
+    if rng.random() < 0.6:
+        shutil.copy(other, victim)
+
+
+def find_error(folder, target):
+    """The error that the conversion raises, None for a valid file; anything else comes out."""
+    try:
+        convert_checkpoint(folder, target, "BF16")
+    except ConversionError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("mutate", [mutate_bytes, mutate_json, mutate_header, mutate_files])
+def test_a_mutated_checkpoint_is_an_error_or_a_valid_file(whole, tmp_path, mutate):
+    """Thirty mutations of each kind: one line or a file that llama.cpp runs, never anything else, never a leftover."""
+    n_errors = 0
+    for seed in range(30):
+        folder, out = tmp_path / f"{seed}", tmp_path / f"out{seed}"
+        shutil.copytree(whole, folder)
+        out.mkdir()
+        mutate(folder, random.Random(seed))
+        error = find_error(folder, out / "m.gguf")
+        n_errors += error is not None
+        assert "\n" not in str(error), seed
+        assert [file.name for file in out.iterdir()] == ([] if error else ["m.gguf"]), seed
+        shutil.rmtree(folder)
+    assert n_errors >= 5
+
+
+def start_conversion(checkpoint, target):
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        "from sqale_edge.cli import main; main()",
+        "convert",
+        checkpoint,
+        "-o",
+        target,
+    ]
+    return subprocess.Popen([*command, "-q", "Q4_K_M", "--overwrite"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_conversion_that_is_ended_at_any_instant_leaves_nothing(whole, tmp_path, how):
+    """The target is absent or whole. Signals leave nothing else; what a kill leaves, the next conversion removes."""
+    rng, target = random.Random(int(how)), tmp_path / "m.gguf"
+    started = time.perf_counter()
+    assert start_conversion(whole, target).communicate()[1].decode().count("verified") == 1
+    usual_s = time.perf_counter() - started
+    for _ in range(8):
+        target.unlink(missing_ok=True)
+        process = start_conversion(whole, target)
+        time.sleep(rng.uniform(0.2, 1.0) * usual_s)
+        process.send_signal(how)
+        process.communicate()
+        left = {file.name for file in tmp_path.iterdir()}
+        if target.name in left:
+            verify_file(target)
+        if how == signal.SIGKILL:
+            assert all(name == target.name or name.startswith(PREFIX) for name in left)
+        else:
+            assert left <= {target.name}
+    convert_checkpoint(whole, target, "Q4_K_M", overwrite=True)
+    assert [file.name for file in tmp_path.iterdir()] == [target.name]
+
+
+def test_workspaces_of_running_conversions_are_left_alone(tmp_path):
+    """Only a folder whose process is gone is removed."""
+    with open_workspace(tmp_path) as running:
+        with open_workspace(tmp_path) as other:
+            assert running.is_dir()
+            assert other != running
+        assert running.is_dir()
+        stale = tmp_path / f"{PREFIX}stale"
+        stale.mkdir()
+        (stale / "lock").touch()
+        (stale / "half.gguf").touch()
+        starting = tmp_path / f"{PREFIX}starting"
+        starting.mkdir()
+        (tmp_path / f"{PREFIX}file").touch()
+        remove_stale(tmp_path)
+        assert {entry.name for entry in tmp_path.iterdir()} == {running.name, starting.name, f"{PREFIX}file"}
+        os.utime(starting, (0, 0))
+        remove_stale(tmp_path)
+        assert not starting.exists()
+    assert not running.exists()
+
+
+def test_too_little_disk_space_is_known_beforehand(whole, tmp_path):
+    """The message has what is free, what is needed, and for which files."""
+    with pytest.raises(ConversionError, match=r"GB free, but needs 1000000000\.00 GB \(BF16 1000000000\.00 GB\)"):
+        check_disk_space(tmp_path, [("BF16", 10**18)])
+    check_disk_space(tmp_path, [("BF16", 1)])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file size limits are POSIX")
+@pytest.mark.parametrize("limit", [1_000, 400_000, 3_100_000])
+def test_a_file_that_cannot_grow_is_an_error_and_leaves_nothing(whole, tmp_path, limit):
+    """A limit on file sizes ends writing as a full disk does: in the head, in the weights, in the quantizer."""
+    script = (
+        "import resource, sys; from sqale_edge.cli import main; "
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); main()"
+    )
+    arguments = ["convert", whole, "-o", tmp_path / "{quant}.gguf", "-q", "F32"]
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", script, *arguments], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux")
+def test_a_target_that_cannot_be_written_is_an_error(whole):
+    """A read-only place is refused by name."""
+    with pytest.raises(ConversionError, match=r"cannot be written to|free"):
+        convert_checkpoint(whole, "/proc/m.gguf", "BF16")
