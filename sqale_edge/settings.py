@@ -8,6 +8,7 @@ environment, the environment over the defaults.
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import os
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_type_hints
 
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 
 GpuLayers = int | Literal["auto", "off"]
 
+_MAX_SECONDS = 1_000_000.0  # a longer wait is more than some platforms can
+_KINDS = {
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+    bool: (bool, "True or False"),
+    type(None): (type(None), "None"),
+}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Settings:
@@ -27,19 +36,35 @@ class _Settings:
 
         A `given` value of None counts as not given.
         """
+        return cls().with_environment(environment, **given)
+
+    def with_environment(self, environment: Mapping[str, str] | None = None, **given: Any) -> Self:
+        """These settings with `SQALE_EDGE_*` over them, and `given` over both; see `from_environment`."""
         environment = os.environ if environment is None else environment
         values = {name: value for name, value in given.items() if value is not None}
-        hints = get_type_hints(cls)
-        for field in dataclasses.fields(cls):
+        hints = get_type_hints(type(self))
+        for field in dataclasses.fields(self):
             variable = f"SQALE_EDGE_{field.name.upper()}"
             if field.name not in values and environment.get(variable):
                 values[field.name] = _parse(variable, environment[variable], hints[field.name])
-        return cls(**values)
+        return dataclasses.replace(self, **values)
+
+    def __post_init__(self) -> None:
+        for field, hint in get_type_hints(type(self)).items():
+            kinds = get_args(hint) or (hint,)
+            if all(kind in _KINDS for kind in kinds):  # words are checked with their ranges
+                words = " or ".join(_KINDS[kind][1] for kind in kinds)
+                self._require(field, any(_is_of(kind, getattr(self, field)) for kind in kinds), words)
 
     def _require(self, field: str, is_valid: bool, allowed: str) -> None:
         if not is_valid:
             value = getattr(self, field)
             raise SettingsError(f"{field} is {value!r}, but must be {allowed}", field=field, value=value)
+
+
+def _is_of(kind: type, value: Any) -> bool:
+    """Whether `value` is of the kind; True and False are no numbers."""
+    return isinstance(value, _KINDS[kind][0]) and (kind is bool or not isinstance(value, bool))
 
 
 def _parse(variable: str, text: str, hint: Any) -> Any:
@@ -90,6 +115,7 @@ class EngineSettings(_Settings):
     use_mmap: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._require("n_ctx", 64 <= self.n_ctx <= 1 << 20, "from 64 to 1048576")
         self._require("n_batch", 1 <= self.n_batch <= 8192, "from 1 to 8192")
         self._require("n_sequences", 1 <= self.n_sequences <= 64, "from 1 to 64")
@@ -117,6 +143,7 @@ class SamplingSettings(_Settings):
     top_p: float = 0.95
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._require("temperature", 0 <= self.temperature <= 10, "from 0 to 10")
         self._require("top_k", 0 <= self.top_k <= 1 << 20, "0 (all) or a count")
         self._require("top_p", 0 < self.top_p <= 1, "above 0 and at most 1")
@@ -149,9 +176,12 @@ class EpisodeLimits(_Settings):
     max_rows: int = 1_000
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._require("tool_turns", 0 <= self.tool_turns <= 1000, "from 0 to 1000")
         for field in ("failed_queries", "turn_tokens", "call_tokens", "final_tokens", "episode_tokens", "max_rows"):
             self._require(field, getattr(self, field) >= 1, "at least 1")
         self._require("call_tokens", self.call_tokens < self.turn_tokens, f"below turn_tokens ({self.turn_tokens})")
-        self._require("query_timeout_s", self.query_timeout_s > 0, "above 0")
-        self._require("timeout_s", self.timeout_s is None or self.timeout_s > 0, "above 0")
+        for field in ("query_timeout_s", "timeout_s"):
+            seconds = getattr(self, field)
+            is_valid = seconds is None or 0 < seconds <= _MAX_SECONDS
+            self._require(field, is_valid, f"above 0 and at most {_MAX_SECONDS:.0f}")
