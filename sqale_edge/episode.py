@@ -1,8 +1,9 @@
 """The values that flow: tool calls and results, the events of a running episode, the finished episode.
 
 All are frozen, and all have `to_dict` and `from_dict`: the one JSON form of the command line, the history and the
-benchmarks. A cell that
-JSON has no form for becomes an object of one key: `{"base64": "..."}` for bytes, `{"float": "inf"}` for infinities.
+benchmarks. A cell that JSON has no form for becomes an object of one key: `{"base64": "..."}` for bytes,
+`{"float": "inf"}` for what is not finite. Text may hold lone surrogates (bytes of a database that are no UTF-8): write
+it escaped, as `json.dumps` does by itself.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 from sqale_edge.engine import Decoding
@@ -26,7 +26,6 @@ class OpenTurn:
     """Turn number `number`, being written into `sequence`, whose prompt is evaluated.
 
     Attributes:
-        thought, text: What the model wrote, before and after `</think>`.
         end_token: The end token it closed its turn with; None if its budget ended first.
         calls, results: Kept here by the episode's loop.
         decode_s: Seconds from asking for tokens to having them.
@@ -52,7 +51,7 @@ class OpenTurn:
         self._n_refused_before = sequence.n_refused
         self._n_decoded = self._n_forced = 0
         self.number = number
-        self.thought = self.text = ""
+        self._written: dict[type[Event], str] = {Thought: "", Wrote: ""}
         self.end_token: int | None = None
         self.calls: tuple[ToolCall, ...] = ()
         self.results: list[ToolResult] = []
@@ -62,29 +61,29 @@ class OpenTurn:
     def write(self, max_tokens: int, call_tokens: int) -> Steps:
         """Decode at most `max_tokens`, of which `call_tokens` are kept for what follows the thought.
 
-        All there is for a model without one.
+        A model without thoughts gets no more than these for its calls, and all of `max_tokens` for a final answer.
         """
         info = self._engine.info
         if self._thinks and info.think_close is not None:
             stop = info.end_tokens | {info.think_close}
-            self.thought, last = yield from self._decode(Thought, None, max(1, max_tokens - call_tokens), stop)
+            last = yield from self._decode(Thought, None, max(1, max_tokens - call_tokens), stop)
             if last in info.end_tokens:
                 self.end_token = last
                 return
             if last is None:
-                self._sequence.append([info.think_close])
+                self.decode_s += self._sequence.append([info.think_close]).seconds
                 self._n_forced += 1
             n_left = max_tokens - self._n_decoded - self._n_forced
         else:
-            n_left = min(max_tokens, call_tokens)
-        self.text, self.end_token = yield from self._decode(Wrote, self._grammar, n_left, info.end_tokens)
+            n_left = max_tokens if self._grammar is None else min(max_tokens, call_tokens)
+        self.end_token = yield from self._decode(Wrote, self._grammar, n_left, info.end_tokens)
 
     def _decode(
-        self, event: Callable[[int, str], Event], phase: Grammar | None, max_tokens: int, stop: frozenset[int]
-    ) -> Generator[Event | Decoding, int | None, tuple[str, int | None]]:
-        """Decode until a stop token; the text before it, and that token or None."""
+        self, kind: type[Thought | Wrote], phase: Grammar | None, max_tokens: int, stop: frozenset[int]
+    ) -> Generator[Event | Decoding, int | None, int | None]:
+        """Decode until a stop token, which is returned, or None where the budget ended first."""
         characters = codecs.getincrementaldecoder("utf-8")("replace")
-        text = ""
+        last = None
         decoding = self._sequence.start(phase, max_tokens, stop)
         while not decoding.is_done:
             start = time.perf_counter()
@@ -95,14 +94,29 @@ class OpenTurn:
             self.first_token_at = self.first_token_at or now
             self._n_decoded += 1
             if token in stop:
-                return text + characters.decode(b"", final=True), token
-            piece = characters.decode(self._engine.detokenize([token]))
-            text += piece
-            if piece:
-                yield event(self.number, piece)
-                if phase is not None and _ends_with_submit(text):
-                    return text, None
-        return text + characters.decode(b"", final=True), None
+                last = token
+                break
+            yield from self._keep(kind, characters.decode(self._engine.detokenize([token])))
+            if phase is not None and _ends_with_submit(self.text):
+                break
+        yield from self._keep(kind, characters.decode(b"", final=True))
+        return last
+
+    def _keep(self, kind: type[Thought | Wrote], piece: str) -> Iterator[Event]:
+        """Keep `piece`, also for an episode that is cancelled in the middle of a turn, and say so."""
+        self._written[kind] += piece
+        if piece:
+            yield kind(self.number, piece)
+
+    @property
+    def thought(self) -> str:
+        """What the model wrote before `</think>`."""
+        return self._written[Thought]
+
+    @property
+    def text(self) -> str:
+        """What it wrote after it."""
+        return self._written[Wrote]
 
     @property
     def usage(self) -> Usage:
