@@ -26,7 +26,7 @@ from sqale_edge.episode import (
     Usage,
 )
 from sqale_edge.errors import Cancelled, ContextOverflowError, QueryError
-from sqale_edge.protocol import clip_output
+from sqale_edge.protocol import clip_outputs
 from sqale_edge.replies import MALFORMED, final_candidates, parse_calls
 from sqale_edge.turn import OpenTurn, Steps
 
@@ -44,6 +44,7 @@ _FORM = 'Write {"tool": "<name>", "args": {...}} and nothing else.'
 _NO_CALL = ToolResult(MALFORMED, f"Error: the reply holds no tool call. {_FORM}", is_error=True)
 _BAD_CALL = ToolResult(MALFORMED, f"Error: this is not a valid tool call. {_FORM}", is_error=True)
 _SHORTEST_RESULT_CHARS = 200
+_SHORTEST_ANSWER_TOKENS = 16
 
 
 class CancelFlag:
@@ -121,14 +122,18 @@ class EpisodeLoop:
             yield TurnEnded(turn.number, turn.usage)
             if turn.calls and turn.calls[len(turn.results) - 1].name == "submit_sql":
                 return "submit_sql" if self._table is not None else self._fall_back()
-            is_final = n_left == 0 or self._n_failed_queries >= self._limits.failed_queries
-            prompt, is_final = self._results_prompt(turn, n_left, is_final=is_final)
+            must_answer = n_left == 0 or self._n_failed_queries >= self._limits.failed_queries
+            prompt, is_final = self._results_prompt(turn, n_left, is_final=must_answer)
+            if is_final and not must_answer:
+                self._notes.append(f"the {self._n_tokens} tokens of an episode were nearly spent: it ended early")
+                yield Noted(turn.number, self._notes[-1])
+            if len(self._sequence.tokens) + len(prompt) + _SHORTEST_ANSWER_TOKENS > self._n_tokens:
+                return self._fall_back()
         turn = yield from self._write_turn(prompt, is_final=True)
         yield TurnEnded(turn.number, turn.usage)
         return self._take_final_answer(turn.text)
 
-    # -- prompts -------------------------------------------------------------------------------------------------------
-    # -------------
+    # Prompts.
 
     def _first_prompt(self) -> list[int]:
         prompt = self._engine.tokenize_pieces(self._protocol.first_prompt(self._question, self._evidence))
@@ -146,30 +151,31 @@ class EpisodeLoop:
         """The user turn with the results of `turn`, and whether it asks for the final answer.
 
         It does because it must (`is_final`), or because too few tokens are left for another tool turn; then results are
-        cut until they fit.
+        cut, and if need be left out, until they fit.
         """
         end_token = None if turn.end_token is None else self._engine.detokenize([turn.end_token]).decode()
         n_free = self._n_tokens - len(self._sequence.tokens) - self._n_reserved
-        results = turn.results or [_NO_CALL]
-        max_chars = max(len(result.output) for result in results)
+        results = [result.output for result in turn.results or [_NO_CALL]]
+        max_chars, n_shown = max(len(result) for result in results), len(results)
         while True:
             ending = (
                 self._protocol.limit_message(self._last_query, self._question)
                 if is_final
                 else self._protocol.budget_line(n_left)
             )
-            outputs = [clip_output(result.output, max_chars) for result in results]
+            outputs = clip_outputs(results[:n_shown], max_chars, n_missing=len(results) - n_shown)
             prompt = self._engine.tokenize_pieces(self._protocol.results_turn(outputs, ending, end_token=end_token))
             if len(prompt) + (0 if is_final else 2 * self._limits.call_tokens) <= n_free:
                 return prompt, is_final
-            if is_final and max_chars <= _SHORTEST_RESULT_CHARS:
-                return prompt, is_final
-            if is_final:
+            if is_final and max_chars > _SHORTEST_RESULT_CHARS:
                 max_chars = max(_SHORTEST_RESULT_CHARS, max_chars * max(n_free, 0) // len(prompt))
+            elif is_final and n_shown > 1:
+                n_shown //= 2
+            elif is_final:
+                return prompt, is_final
             is_final = True
 
-    # -- one turn ------------------------------------------------------------------------------------------------------
-    # -------------
+    # One turn.
 
     def _write_turn(
         self, prompt: Sequence[int], *, is_final: bool
@@ -217,8 +223,7 @@ class EpisodeLoop:
             self._accept(call.args["sql"])
         return result
 
-    # -- the answer
-    # -----------------------------------------------------------------------------------------------------------------
+    # The answer.
 
     def _accept(self, sql: str) -> bool:
         """Make `sql` the answer if it executes, and say whether it does."""

@@ -5,7 +5,7 @@ For each text that is missing this module has its own wording, and `Protocol.not
 evidence, tool results) is marked as such in the pieces, so that no engine can take it for control tokens.
 
 Source of the shapes: the model cards of trl-lab/qwen3.5-2b-grpo-* and published episodes. Inferred, so kept in one
-place each: how several results are numbered (`_number_results`), and how a cut result ends (`clip_output`).
+place each: how several results are numbered (`_number_results`), and how a cut result ends (`clip_outputs`).
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def own_system_prompt() -> str:
         f"{tools}\n\n"
         "Write one tool call per reply, a JSON object and nothing else, and wait for its result.\n"
         'Reply 1: {"tool": "list_tables"}\n'
-        'Reply 2: {"tool": "describe_table", "args": {"table_name": "..."}} for a table of the list that the question is '
-        "about; one such reply for each of them.\n"
+        'Reply 2: {"tool": "describe_table", "args": {"table_name": "..."}} for a table of the list that the question '
+        "is about; one such reply for each of them.\n"
         'Then: {"tool": "distinct_values", "args": {"table_name": "...", "column_name": "..."}} if the question names '
         "a value.\n"
         'Then: {"tool": "run_query", "args": {"sql": "SELECT ..."}} to try the query, corrected until it runs.\n'
@@ -164,9 +164,12 @@ def _fill(template: str, **fields: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: fields.get(match[1], match[0]), template)
 
 
-def clip_output(output: str, max_chars: int) -> str:
-    """`output`, cut to `max_chars` with a line that says how much is missing."""
-    if len(output) <= max_chars:
-        return output
-    kept = output[:max_chars]
-    return f"{kept}\n... ({len(output) - len(kept)} more characters)"
+def clip_outputs(outputs: Sequence[str], max_chars: int, *, n_missing: int = 0) -> list[str]:
+    """Each of `outputs` cut to `max_chars`, with a line that says how much is missing; after the last, how many are."""
+    clipped = [
+        output if len(output) <= max_chars else f"{output[:max_chars]}\n... ({len(output) - max_chars} more characters)"
+        for output in outputs
+    ]
+    if n_missing:
+        clipped[-1] += f"\n... ({n_missing} more results)"
+    return clipped
