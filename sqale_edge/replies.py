@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 from sqale_edge.episode import ToolCall
 
-_FENCE = re.compile(r"```[a-zA-Z]*\s*\n?(.*?)(?:```|\Z)", re.DOTALL)
+# The word after the opening fence names a language, unless the statement starts right there.
+_FENCE = re.compile(r"```(?!(?:SELECT|WITH|VALUES)\b)\w*\s*(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+_DEEPEST = 20  # levels of lists and objects in a call; Python fails at some hundred
+
+
+def _read_float(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is no JSON number")
+    return number
+
+
 # A newline inside a JSON string is an error to the standard and harmless here.
-_decoder = json.JSONDecoder(strict=False)
+_decoder = json.JSONDecoder(strict=False, parse_float=_read_float, parse_constant=_read_float)
 
 MALFORMED = ""  # the tool name of a call that could not be read
 
@@ -46,7 +57,13 @@ def _as_call(value: object) -> ToolCall | None:
     if not isinstance(value, dict) or not isinstance(value.get("tool"), str):
         return None
     args = value.get("args", {})
-    return ToolCall(value["tool"], args) if isinstance(args, dict) else None
+    return ToolCall(value["tool"], args) if isinstance(args, dict) and _is_within(args, _DEEPEST) else None
+
+
+def _is_within(value: object, depth: int) -> bool:
+    """Whether lists and objects are nested at most `depth` deep in `value`."""
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth >= 0 and all(_is_within(item, depth - 1) for item in items)
 
 
 def final_candidates(text: str) -> list[str]:
