@@ -6,6 +6,7 @@ placeholders is rendered once, and what the template puts around them is cut out
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import json
@@ -70,7 +71,7 @@ def cut_template(template: str, system: str, *, can_think: bool, eos: str = "") 
         whole = _render(compiled, system, conversation, variables)
         before_user, after_user = first.split(_USER)
         between = whole.split(_REPLY)[1].split(_NEXT)[0]
-    except (TemplateError, ValueError, IndexError, TypeError) as error:
+    except Exception as error:  # noqa: BLE001 - a template is a program, and may fail as any can
         raise ModelError(
             f"the model's chat template cannot be used: {error}", hint="the model file may be damaged: convert it again"
         ) from None
@@ -81,12 +82,13 @@ def cut_template(template: str, system: str, *, can_think: bool, eos: str = "") 
 
 def _render(template: Any, system: str, conversation: list[tuple[str, str]], variables: dict[str, Any]) -> str:
     messages = [{"role": role, "content": content} for role, content in conversation]
-    try:
-        return str(template.render(messages=[{"role": "system", "content": system}, *messages], **variables))
-    except TemplateError:
-        # Some templates refuse a system message; its text then opens the first user message.
-        messages[0]["content"] = f"{system}\n\n{_USER}"
-        return str(template.render(messages=messages, **variables))
+    with contextlib.suppress(TemplateError):
+        text = str(template.render(messages=[{"role": "system", "content": system}, *messages], **variables))
+        if system.strip() in text:
+            return text
+    # Some templates refuse a system message, or leave it out; its text then opens the first user message.
+    messages[0]["content"] = f"{system}\n\n{_USER}"
+    return str(template.render(messages=messages, **variables))
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
