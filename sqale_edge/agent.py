@@ -74,19 +74,27 @@ class Agent:
         Args:
             model: Path of a `.gguf` file.
             settings: How the model is loaded; the defaults are `EngineSettings.from_environment()`.
-            sampling: As for `Agent`.
+            sampling: As for `Agent`; the defaults are the model's own, with `SQALE_EDGE_*` over them.
             limits: As for `Agent`; the defaults are `EpisodeLimits.from_environment()`.
             on_progress: Called with the share that is loaded, from 0 to 1; returning False stops loading.
 
         Raises:
             ModelNotFoundError: There is no such file.
             ModelLoadError: llama.cpp cannot load it.
-            SettingsError: Layers are to be offloaded, and this build of llama.cpp cannot.
+            ModelError: Its chat template cannot be used.
+            SettingsError: Layers are to be offloaded, and this build of llama.cpp cannot; or the environment is wrong.
+            Cancelled: `on_progress` returned False.
         """
         from sqale_edge.llama import LlamaEngine  # noqa: PLC0415 - loaded when a model is, not before
 
+        limits = limits or EpisodeLimits.from_environment()
         engine = LlamaEngine(Path(model), settings or EngineSettings.from_environment(), on_progress=on_progress)
-        return cls(engine, sampling=sampling, limits=limits or EpisodeLimits.from_environment(), load_s=engine.load_s)
+        try:
+            sampling = sampling or engine.info.sampling.with_environment()
+            return cls(engine, sampling=sampling, limits=limits, load_s=engine.load_s)
+        except BaseException:
+            engine.close()
+            raise
 
     def run(
         self, question: str, database: str | Path | Database, evidence: str | None = None, *, seed: int = 0
@@ -123,12 +131,13 @@ class Agent:
         with self._busy, ExitStack() as stack:
             self._busy_thread = threading.get_ident()
             stack.callback(setattr, self, "_busy_thread", None)
+            running = self._running = _Running(self.engine)  # from here on a cancel is heard
+            stack.callback(running.end)
+            stack.callback(setattr, self, "_running", None)
             if not isinstance(database, Database):
                 database = stack.enter_context(Database.open(database))
-            running = _Running(self.engine, database)
+            running.database = database
             stack.enter_context(running.watch(self.limits.timeout_s))
-            self._running = running
-            stack.callback(setattr, self, "_running", None)
             sequence = self.engine.new_sequence(seed, self._sampling)
             stack.callback(sequence.close)
             loop = EpisodeLoop(
@@ -157,8 +166,16 @@ class Agent:
             running.stop("cancelled")
 
     def close(self) -> None:
-        """Free the model. Safe to call twice."""
-        self.engine.close()
+        """Free the model. Safe to call twice, and from any thread.
+
+        A question that another thread is asking is cancelled, and waited for.
+        """
+        if self._busy_thread == threading.get_ident():
+            self.engine.close()  # this thread's own stream cannot go on meanwhile
+            return
+        self.cancel()
+        with self._busy:
+            self.engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -170,15 +187,27 @@ class Agent:
 class _Running:
     """The question that is being answered, and how to stop it."""
 
-    def __init__(self, engine: Engine, database: Database) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._database = database
+        self._lock = threading.RLock()  # a signal handler may stop a question in the thread that is ending it
+        self._has_ended = False
+        self.database: Database | None = None
         self.flag = CancelFlag()
 
     def stop(self, reason: EndedBy) -> None:
-        self.flag.set(reason)
-        self._engine.cancel()
-        self._database.interrupt()
+        """Stop it, from any thread; once it has ended, do nothing: the engine may be at the next question."""
+        with self._lock:
+            if self._has_ended:
+                return
+            self.flag.set(reason)
+            self._engine.cancel()
+            if self.database is not None:
+                self.database.interrupt()
+
+    def end(self) -> None:
+        """It has ended: wait for a `stop` that is under way, and let no other begin."""
+        with self._lock:
+            self._has_ended = True
 
     def watch(self, timeout_s: float | None) -> ExitStack:
         """A context that stops the question when its time is up."""
@@ -194,16 +223,17 @@ class _Running:
 def drive(steps: Steps, engine: Engine) -> Generator[Event, None, None]:
     """Run one episode's `steps`, drawing a token whenever they ask for one."""
     token: int | None = None
+    failure: ModelError | None = None
     while True:
         try:
-            step = steps.send(token)
+            step = steps.throw(failure) if failure else steps.send(token)
         except StopIteration:
             return
-        token = None
+        token = failure = None
         if not isinstance(step, Decoding):
             yield step
             continue
         try:
             (token,) = engine.decode_batch([step])
         except ModelError as error:
-            yield steps.throw(error)
+            failure = error
