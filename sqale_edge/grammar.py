@@ -19,7 +19,7 @@ _COMMON = r"""
 string ::= "\"" char* "\""
 char ::= [^"\\\x00-\x1F\x7F] | "\\" (["\\/bfnrt] | "u" hex hex hex hex)
 hex ::= [0-9a-fA-F]
-integer ::= [1-9] [0-9]? [0-9]? [0-9]?
+integer ::= [1-9] [0-9]? [0-9]? | "1000"
 """
 
 
