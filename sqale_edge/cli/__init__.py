@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from sqale_edge._version import __version__
+from sqale_edge.cli.text import printable
 from sqale_edge.errors import Cancelled, SqaleEdgeError
 
 EXIT_ERROR, EXIT_NO_ANSWER, EXIT_CANCELLED = 1, 3, 130
@@ -64,6 +65,7 @@ def _run(args: list[str] | None) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt, Cancelled):
+        click.echo("Cancelled.", err=True)
         return EXIT_CANCELLED
     except BrokenPipeError:
         # The reader went away (`| head`). Python would complain again when it flushes stdout at exit.
@@ -73,7 +75,7 @@ def _run(args: list[str] | None) -> int:
         click.echo(format_error(error), err=True)
         return EXIT_ERROR
     except OSError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(printable(f"Error: {error}."), err=True)
         return EXIT_ERROR
     return result if isinstance(result, int) else 0
 
@@ -81,4 +83,4 @@ def _run(args: list[str] | None) -> int:
 def format_error(error: SqaleEdgeError) -> str:
     """The one line that a person sees: what failed, and the fix."""
     message = " ".join(str(error).split())
-    return f"Error: {message}. Fix: {error.hint}." if error.hint else f"Error: {message}."
+    return printable(f"Error: {message}. Fix: {error.hint}." if error.hint else f"Error: {message}.")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sqale_edge.cli.text import printable
+from sqale_edge.cli.text import dump_json, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,13 +81,13 @@ def _as_csv(episode: Episode) -> str:
 
 
 def _as_json(episode: Episode) -> str:
-    return json.dumps(episode.to_dict(), ensure_ascii=False, indent=2)
+    return dump_json(episode.to_dict(), indent=2)
 
 
 def _as_jsonl(episode: Episode) -> str:
     names = _unique(episode.columns)
     rows = episode.to_dict()["rows"]
-    return "\n".join(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in rows)
+    return "\n".join(dump_json(dict(zip(names, row, strict=True))) for row in rows)
 
 
 def _unique(names: tuple[str, ...]) -> list[str]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
-from sqale_edge.cli import EXIT_CANCELLED, EXIT_NO_ANSWER
+from sqale_edge.cli import EXIT_NO_ANSWER
 from sqale_edge.cli.answers import FORMATS, format_answer
 from sqale_edge.cli.background import iterate_in_background
 from sqale_edge.cli.options import model_options
 from sqale_edge.cli.text import printable
 from sqale_edge.cli.trace import Progress, Trace
 from sqale_edge.episode import Finished
+from sqale_edge.errors import Cancelled
+from sqale_edge.sql_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,23 +100,25 @@ def ask(
     view = Trace(console) if trace else Progress(console)
     episode: Episode | None = None
     try:
-        for event in iterate_in_background(answer, stop):
-            view.show(event)
-            if isinstance(event, Finished):
-                episode = event.episode
+        with contextlib.closing(iterate_in_background(answer, stop)) as events:
+            for event in events:
+                view.show(event)
+                if isinstance(event, Finished):
+                    episode = event.episode
     finally:
         view.close()
-    return EXIT_CANCELLED if episode is None else _report(episode, form, limits.timeout_s)
+    if episode is None:
+        raise Cancelled("the question was cancelled before it was asked")
+    return _report(episode, form, limits.timeout_s)
 
 
 def _report(episode: Episode, form: str, timeout_s: float | None) -> int:
     """Print the answer and what the person should know; the exit code."""
     answer = format_answer(episode, form)
     if answer:
-        click.echo(answer)
+        click.echo(printable(answer) if sys.stdout.isatty() else answer)
     if episode.ended_by == "cancelled":
-        click.echo("Cancelled.", err=True)
-        return EXIT_CANCELLED
+        raise Cancelled("the question was cancelled")
     if episode.sql is None:
         reason = (
             f"the time limit of {timeout_s:g} s was reached"
@@ -122,7 +128,7 @@ def _report(episode: Episode, form: str, timeout_s: float | None) -> int:
         click.echo(f"No answer: {reason}. See why with --trace, or try another --seed.", err=True)
         return EXIT_NO_ANSWER
     if form not in ("sql", "json"):
-        click.echo(printable(f"SQL: {' '.join(episode.sql.split())}"), err=True)
+        click.echo(printable(f"SQL: {one_line(episode.sql)}"), err=True)
     if episode.truncated:
         click.echo(f"Only the first {len(episode.rows)} rows are shown; see more with --max-rows.", err=True)
     return 0

@@ -6,10 +6,12 @@ seconds.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
+import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TypeVar
 
 from sqale_edge.cli import EXIT_CANCELLED
@@ -18,10 +20,13 @@ T = TypeVar("T")
 _POLL_S = 0.1  # a wait without a limit cannot be interrupted on Windows
 
 
-def iterate_in_background(make_items: Callable[[], Iterable[T]], on_interrupt: Callable[[], None]) -> Iterator[T]:
+def iterate_in_background(
+    make_items: Callable[[], Iterable[T]], on_interrupt: Callable[[], None]
+) -> Generator[T, None, None]:
     """Yield what `make_items()` yields, computed in another thread; its exception is raised here.
 
     The first Ctrl-C calls `on_interrupt`, which should make the items end soon; the second ends the process at once.
+    Closing this iterator early calls it, too, and waits for the thread: the process must not end while llama.cpp works.
     """
     items: queue.SimpleQueue[tuple[T] | BaseException | None] = queue.SimpleQueue()
 
@@ -34,21 +39,47 @@ def iterate_in_background(make_items: Callable[[], Iterable[T]], on_interrupt: C
         else:
             items.put(None)
 
-    threading.Thread(target=work, daemon=True).start()
-    is_interrupted = False
-    while True:
+    thread = threading.Thread(target=work, daemon=True)
+    with _interrupts_handled(on_interrupt):
+        thread.start()
+        item: tuple[T] | BaseException | None = None
         try:
-            item = items.get(timeout=_POLL_S)
-        except queue.Empty:
-            continue
-        except KeyboardInterrupt:
-            if is_interrupted:
-                os._exit(EXIT_CANCELLED)
-            is_interrupted = True
-            on_interrupt()
-            continue
-        if item is None:
-            return
-        if isinstance(item, BaseException):
-            raise item
-        yield item[0]
+            while isinstance(item := _wait_for(items), tuple):
+                yield item[0]
+            if item is not None:
+                raise item
+        finally:
+            if isinstance(item, tuple):  # there would have been more
+                on_interrupt()
+            while thread.is_alive():
+                thread.join(_POLL_S)
+
+
+def _wait_for(items: queue.SimpleQueue[T]) -> T:
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return items.get(timeout=_POLL_S)
+
+
+@contextlib.contextmanager
+def _interrupts_handled(on_interrupt: Callable[[], None]) -> Iterator[None]:
+    """For the block Ctrl-C raises nothing, wherever it finds the main thread, but calls `on_interrupt`."""
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or before in (signal.SIG_IGN, None):  # whoever started this program wants it to ignore Ctrl-C
+        yield
+        return
+    is_interrupted = False
+
+    def handle(_number: int, _frame: object) -> None:
+        nonlocal is_interrupted
+        if is_interrupted:
+            os._exit(EXIT_CANCELLED)
+        is_interrupted = True
+        on_interrupt()
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sqlite3
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import click
 
 from sqale_edge._version import __version__
+from sqale_edge.cli.text import dump_json, printable
 
 _MIB = 1 << 20
 
@@ -34,12 +34,12 @@ def doctor(*, model: Path | None, as_json: bool) -> None:
     if model is not None:
         report["model"] = _describe_model(model, report["machine"]["available_memory_bytes"])
     if as_json:
-        click.echo(json.dumps(report, indent=2, ensure_ascii=False))
+        click.echo(dump_json(report, indent=2))
         return
     for section, values in report.items():
         click.echo(section)
         for name, value in values.items():
-            click.echo(f"  {name:26} {_show(name, value)}")
+            click.echo(printable(f"  {name:26} {_show(name, value)}"))
 
 
 def _describe_machine() -> dict[str, dict[str, Any]]:

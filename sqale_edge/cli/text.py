@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -10,3 +12,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def printable(text: str) -> str:
     """`text` without characters that could steer a terminal; each becomes its escape, newlines and tabs stay."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
+
+
+def dump_json(value: Any, indent: int | None = None) -> str:
+    r"""JSON that is readable, and harmless in a terminal: `json` leaves the controls from \x7f to \x9f as they are."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return re.sub(r"[\x7f-\x9f]", lambda match: f"\\u{ord(match.group()):04x}", text)

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.text import Text
 
 from sqale_edge.cli.text import printable
 from sqale_edge.episode import (
@@ -66,7 +67,7 @@ class Trace:
             self._put(describe_end(event.episode), "bold")
 
     def _put(self, text: str, style: str = "", end: str = "\n") -> None:
-        self._console.print(printable(text), style=style, end=end, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(Text(printable(text)), style=style, end=end, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Nothing to put away."""
@@ -86,10 +87,7 @@ class Progress:
             self._status.update(f"turn {event.turn}: thinking")
         elif isinstance(event, ToolCalled):
             args = json.dumps(event.call.args, ensure_ascii=False)
-            # Square brackets would be markup.
-            self._status.update(
-                printable(f"turn {event.turn}: {event.call.name} {args[:_TOOL_CHARS]}").replace("[", "\\[")
-            )
+            self._status.update(Text(printable(f"turn {event.turn}: {event.call.name} {args[:_TOOL_CHARS]}")))
         elif isinstance(event, Finished):
             self._status.stop()
 
