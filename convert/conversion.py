@@ -225,10 +225,8 @@ def _run(job: _Job) -> tuple[ConvertedFile, ...]:
     check_disk_space(folder, [(quant, job.estimate_bytes(quant)) for quant in written])
     seconds = {}
     with open_workspace(folder) as workspace:
-        paths = {
-            quant: workspace / (job.targets[quant].name if quant in job.targets else f"{quant}.gguf")
-            for quant in written
-        }
+        # Targets end in .gguf, so none has the name of the file that only serves to make the others.
+        paths = {quant: workspace / (job.targets[quant].name if quant in job.targets else quant) for quant in written}
         for quant in written:
             start = time.perf_counter()
             if quant in UNQUANTIZED:

@@ -51,7 +51,7 @@ def find_provenance(
     folder: Path, *, name: str | None = None, repository: str | None = None, revision: str | None = None
 ) -> Provenance:
     """What is given, else what the folder tells: the layout of the Hugging Face cache, or a download's notes."""
-    path = folder.absolute()
+    path = folder.resolve()
     if cached := next(filter(None, map(_CACHE_FOLDER.fullmatch, path.parts)), None):
         repository = repository or "/".join(cached.groups())
         if _REVISION.fullmatch(path.name):

@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 PREFIX = ".sqale-edge-convert-"
 _LOCK_NAME = "lock"
-_STARTING_S = 10.0  # a folder without a lock may belong to a process that is just starting
 
 if sys.platform == "win32":
     import msvcrt
@@ -54,7 +52,7 @@ def open_workspace(folder: Path) -> Iterator[Path]:
     """
     remove_stale(folder)
     try:
-        workspace = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder))
+        workspace, lock = _make_workspace(folder)
     except OSError as error:
         raise ConversionError(
             f"{str(folder)!r} cannot be written to: {error.strerror}",
@@ -62,11 +60,29 @@ def open_workspace(folder: Path) -> Iterator[Path]:
             hint="choose another place for the output",
         ) from error
     try:
-        with (workspace / _LOCK_NAME).open("wb") as lock:
-            _try_lock(lock)
+        with lock:
             yield workspace
     finally:
         _remove(workspace)
+
+
+def _make_workspace(folder: Path) -> tuple[Path, IO[bytes]]:
+    """A new folder and its lock, held. Until it is held, another process may take the folder for a stale one."""
+    while True:
+        workspace = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder))
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            lock = (workspace / _LOCK_NAME).open("xb")
+            if _try_lock(lock) and _is_still(lock, workspace / _LOCK_NAME):
+                return workspace, lock
+            lock.close()
+
+
+def _is_still(file: IO[bytes], path: Path) -> bool:
+    """Whether the open file is the one of that name, and not one that has been removed."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _remove(workspace: Path) -> None:
@@ -79,19 +95,15 @@ def _remove(workspace: Path) -> None:
 
 def remove_stale(folder: Path) -> None:
     """Remove what killed conversions left in `folder`; those that are running are left alone."""
-    for workspace in folder.glob(f"{PREFIX}*"):
-        # Someone else may be removing it at the same time.
-        with contextlib.suppress(OSError):
-            if _is_stale(workspace):
+    for workspace in folder.glob(f"{PREFIX}*/"):
+        # The lock is made where it is missing: the process was killed while it made or removed the folder.
+        with contextlib.suppress(OSError), (workspace / _LOCK_NAME).open("ab") as lock:
+            if not _try_lock(lock):
+                continue
+            shutil.rmtree(workspace, ignore_errors=True)
+            if sys.platform == "win32":  # an open file cannot be removed there
+                lock.close()
                 shutil.rmtree(workspace, ignore_errors=True)
-
-
-def _is_stale(workspace: Path) -> bool:
-    try:
-        with (workspace / _LOCK_NAME).open("r+b") as lock:
-            return _try_lock(lock)
-    except FileNotFoundError:
-        return time.time() - workspace.stat().st_mtime > _STARTING_S
 
 
 def move_into_place(source: Path, target: Path) -> None:

@@ -245,6 +245,13 @@ def test_overwriting_replaces_a_link_and_not_what_it_points_to(checkpoint, tmp_p
     assert sorted(file.name for file in tmp_path.iterdir()) == ["m.gguf", "precious"]
 
 
+def test_a_target_may_have_the_name_of_another_type(checkpoint, tmp_path):
+    """`BF16.gguf` holding Q8_0 is odd, but it is what was asked for."""
+    report = convert_checkpoint(checkpoint, tmp_path / "BF16.gguf", "Q8_0")
+    assert "Q8_0" in report.files[0].verification.types
+    assert [file.name for file in tmp_path.iterdir()] == ["BF16.gguf"]
+
+
 def test_types_are_named_in_any_case(checkpoint, tmp_path):
     """`q8_0` is Q8_0."""
     report = convert_checkpoint(checkpoint, tmp_path / "m-{quant}.gguf", "q8_0")

@@ -1,7 +1,6 @@
 """Whatever happens to the input or to the process: an error or a valid file, and nothing half-written."""
 
 import json
-import os
 import random
 import shutil
 import signal
@@ -9,6 +8,7 @@ import struct
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from checkpoints import write_checkpoint
@@ -162,15 +162,27 @@ def test_workspaces_of_running_conversions_are_left_alone(tmp_path):
         stale.mkdir()
         (stale / "lock").touch()
         (stale / "half.gguf").touch()
-        starting = tmp_path / f"{PREFIX}starting"
-        starting.mkdir()
+        without_lock = tmp_path / f"{PREFIX}without-lock"
+        without_lock.mkdir()
+        (without_lock / "half.gguf").touch()
         (tmp_path / f"{PREFIX}file").touch()
         remove_stale(tmp_path)
-        assert {entry.name for entry in tmp_path.iterdir()} == {running.name, starting.name, f"{PREFIX}file"}
-        os.utime(starting, (0, 0))
-        remove_stale(tmp_path)
-        assert not starting.exists()
+        assert {entry.name for entry in tmp_path.iterdir()} == {running.name, f"{PREFIX}file"}
     assert not running.exists()
+
+
+def test_workspaces_made_at_the_same_time_do_not_take_each_other_away(tmp_path):
+    """Many conversions start and end in one folder: each keeps its own until it is done."""
+
+    def work(_):
+        for _ in range(30):
+            with open_workspace(tmp_path) as workspace:
+                (workspace / "file").write_text("x")
+                assert (workspace / "file").read_text() == "x"
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_too_little_disk_space_is_known_beforehand(whole, tmp_path):
