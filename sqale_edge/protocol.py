@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 from sqale_edge.chat_template import CHATML, cut_template
 from sqale_edge.engine import ModelInfo, Piece
+from sqale_edge.errors import ModelError
 from sqale_edge.tools import TOOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from sqale_edge.episode import PromptSource
 
@@ -84,7 +85,8 @@ class Protocol:
     def __init__(self, info: ModelInfo) -> None:
         self._texts = {key: info.metadata.get(key, own) for key, own in _OWN_TEXTS.items()}
         self._has_own_limit = LIMIT_KEY not in info.metadata
-        self._is_plain_user = info.metadata.get(USER_STYLE_KEY) == "plain"
+        is_plain = info.metadata.get(USER_STYLE_KEY) == "plain"
+        self._around_question = _split_at_question(self._texts[USER_KEY], is_plain=is_plain)
         missing = [key for key in (SYSTEM_KEY, *_OWN_TEXTS) if key not in info.metadata]
         self.source: PromptSource = "own" if {SYSTEM_KEY, USER_KEY} & set(missing) else "training"
         notes = []
@@ -105,25 +107,11 @@ class Protocol:
             if not evidence or not evidence.strip()
             else f"{question.strip()}, evidence: {evidence.strip()}"
         )
-        before, after = self._split_user_template()
-        return [
-            Piece(self._chat.before_user + before, trusted=True),
-            Piece(asked, trusted=False),
-            Piece(after + self._chat.after_user, trusted=True),
-        ]
-
-    def _split_user_template(self) -> tuple[str, str]:
-        """What stands before and after the question in the user message."""
-        template = self._texts[USER_KEY]
-        if self._is_plain_user:
-            before, _, after = template.partition("{question}")
-            return before, after
-        parts: list[str] = [""]
-        for literal, field, _, _ in string.Formatter().parse(template):
-            parts[-1] += literal
-            if field is not None:
-                parts.append("")
-        return parts[0], "".join(parts[1:])
+        before, *others = self._around_question
+        pieces = [Piece(self._chat.before_user + before, trusted=True)]
+        for text in others:
+            pieces += [Piece(asked, trusted=False), Piece(text, trusted=True)]
+        return [*pieces, Piece(self._chat.after_user, trusted=True)]
 
     def results_turn(self, outputs: Sequence[str], ending: str, *, end_token: str | None) -> list[Piece]:
         """The user turn with tool results, from the end of the model's turn to where it starts to write again.
@@ -133,7 +121,10 @@ class Protocol:
             ending: The budget line or the limit message.
             end_token: The literal of the end token that the model wrote itself; None if it was cut off before.
         """
-        between = self._chat.between.removeprefix(end_token) if end_token else self._chat.between
+        between = self._chat.between
+        if end_token:
+            blanks, found, rest = between.partition(end_token)
+            between = rest if found and not blanks.strip() else between
         pieces = [Piece(between, trusted=True)]
         for number, output in enumerate(outputs, 1):
             pieces += [
@@ -157,6 +148,28 @@ class Protocol:
         is_own_without_query = last_query is None and self._has_own_limit
         template = _OWN_LIMIT_WITHOUT_QUERY if is_own_without_query else self._texts[LIMIT_KEY]
         return _fill(template, query=last_query or _NO_QUERY, question=question)
+
+
+def _split_at_question(template: str, *, is_plain: bool) -> list[str]:
+    """What stands around each `{question}` in the user message; it comes last where there is none."""
+    if is_plain:
+        parts = template.split("{question}")
+    else:
+        parts = [""]
+        for literal, field, _, _ in _parse_format(template):
+            parts[-1] += literal
+            parts += [""] * (field == "question")
+    return parts if len(parts) > 1 else [*parts, ""]
+
+
+def _parse_format(template: str) -> Iterable[tuple[str, str | None, str | None, str | None]]:
+    try:
+        return list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise ModelError(
+            f"the model's text around questions cannot be used: {error}",
+            hint="the model file may be damaged: convert it again",
+        ) from None
 
 
 def _fill(template: str, **fields: str) -> str:

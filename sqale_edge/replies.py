@@ -9,7 +9,7 @@ import re
 from sqale_edge.episode import ToolCall
 
 # The word after the opening fence names a language, unless the statement starts right there.
-_FENCE = re.compile(r"```(?!(?:SELECT|WITH|VALUES)\b)\w*\s*(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"```(?:(?!(?:SELECT|WITH|VALUES)\b)\w+)?\s*(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 _DEEPEST = 20  # levels of lists and objects in a call; Python fails at some hundred
 
 
