@@ -10,7 +10,6 @@ import numpy as np
 
 from sqale_edge.errors import DecodeError, ModelLoadError
 from sqale_edge.llama import bindings
-from sqale_edge.llama.threads import physical_cores
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +44,7 @@ def _decode(model: Any, path: Path) -> dict[str, Any]:
     vocabulary = llama_cpp.llama_model_get_vocab(model)
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = params.n_batch = params.n_ubatch = _N_CTX
-    params.n_threads = params.n_threads_batch = physical_cores()
+    params.n_threads = params.n_threads_batch = 1  # a few tokens: more threads would only wait for each other
     context = llama_cpp.llama_init_from_model(model, params)
     if not context:
         raise ModelLoadError(f"no context could be made for {path.name}: {bindings.last_error()}")
