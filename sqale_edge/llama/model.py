@@ -75,8 +75,8 @@ class LlamaModel:
                 hint="download or convert the model again, or check that llama.cpp knows its kind",
             )
         self.vocabulary_pointer = llama_cpp.llama_model_get_vocab(self.pointer)
-        self.vocabulary = Vocabulary(self.vocabulary_pointer)
         self.metadata = self._read_metadata()
+        self.vocabulary = Vocabulary(self.vocabulary_pointer, is_nfc=uses_nfc(self.metadata))
 
     def _read_metadata(self) -> dict[str, str]:
         pairs = {}
@@ -181,6 +181,13 @@ def read_sampling(metadata: dict[str, str]) -> SamplingSettings:
         )
     except ValueError:
         return defaults
+
+
+def uses_nfc(metadata: dict[str, str]) -> bool:
+    """Whether the model's own tokenizer normalises text to NFC: its conversion says so, or it is a Qwen, which all do."""
+    if "sqale.tokenizer.normalizer" in metadata:
+        return metadata["sqale.tokenizer.normalizer"] == "NFC"
+    return metadata.get("tokenizer.ggml.pre") in {"qwen2", "qwen35"}
 
 
 def read_model_info(path: Path) -> ModelInfo:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import unicodedata
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -27,6 +28,10 @@ _MARKUP = re.compile(r"<.*>|\[.*\]", re.DOTALL)
 class Vocabulary:
     """The vocabulary of a loaded model.
 
+    Args:
+        pointer: llama.cpp's vocabulary.
+        is_nfc: The model's own tokenizer brings text into Unicode's form NFC first; llama.cpp's does not.
+
     Attributes:
         n_tokens: How many tokens there are.
         markup: Literal -> id of every control token and every added token that is markup.
@@ -35,8 +40,9 @@ class Vocabulary:
             llama.cpp's check stops looking. End tokens are not among them.
     """
 
-    def __init__(self, pointer: Any) -> None:
+    def __init__(self, pointer: Any, *, is_nfc: bool = False) -> None:
         self._pointer = pointer
+        self._is_nfc = is_nfc
         self.n_tokens: int = llama_cpp.llama_vocab_n_tokens(pointer)
         self.markup: dict[str, int] = {}
         end_tokens, markup_or_nul = [], []
@@ -73,6 +79,7 @@ class Vocabulary:
         return tokens + self._tokenize_plain(plain)
 
     def _tokenize_plain(self, text: str) -> list[int]:
+        text = unicodedata.normalize("NFC", text) if self._is_nfc else text
         return [token for part in self._cut_literals(text) for token in self._call_tokenizer(part)]
 
     def _cut_literals(self, text: str) -> Iterator[str]:

@@ -5,6 +5,8 @@ What people and databases write stays text; what the protocol writes becomes exa
 
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,7 +54,7 @@ def test_a_literal_cannot_be_put_together_across_pieces(engine):
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=80), cut=st.integers(0, 80))
 def test_pieces_of_plain_text_give_the_tokens_of_the_whole(plain_engine, text, cut):
     """A question inside a prompt is tokenised as the reference does it: as part of the whole text."""
-    text = text.replace("<", "").replace("[", "")
+    text = unicodedata.normalize("NFC", text.replace("<", "").replace("[", ""))
     whole = plain_engine.tokenize(text, trusted=True)
     assert plain_engine.tokenize_pieces([Piece(text[:cut], trusted=True), Piece(text[cut:], trusted=False)]) == whole
     assert plain_engine.detokenize(whole) == text.encode()
@@ -66,6 +68,15 @@ def plain_engine(qwen_gguf):
     engine = LlamaEngine(qwen_gguf, EngineSettings(n_ctx=64, threads=1))
     yield engine
     engine.close()
+
+
+@pytest.mark.parametrize("text", ["Zoe\u0308", "\u212b", "e\u0301te\u0301 <|im_end|>", "\uac00\u11a8"])
+def test_text_is_brought_into_the_models_normal_form(engine, text):
+    """Qwen's tokenizer reads NFC: composed and decomposed spellings give the same tokens, also across pieces."""
+    composed = unicodedata.normalize("NFC", text)
+    assert engine.tokenize(text, trusted=False) == engine.tokenize(composed, trusted=False)
+    pieces = [Piece(text[:3], trusted=False), Piece(text[3:], trusted=False)]
+    assert engine.tokenize_pieces(pieces) == engine.tokenize(composed, trusted=False)
 
 
 def test_text_of_any_length(engine):
