@@ -184,7 +184,7 @@ def read_sampling(metadata: dict[str, str]) -> SamplingSettings:
 
 
 def uses_nfc(metadata: dict[str, str]) -> bool:
-    """Whether the model's own tokenizer normalises text to NFC: its conversion says so, or it is a Qwen, which all do."""
+    """Whether the model's own tokenizer uses NFC: its conversion says so, or it is a Qwen, which all do."""
     if "sqale.tokenizer.normalizer" in metadata:
         return metadata["sqale.tokenizer.normalizer"] == "NFC"
     return metadata.get("tokenizer.ggml.pre") in {"qwen2", "qwen35"}
