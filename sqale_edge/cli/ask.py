@@ -66,7 +66,7 @@ def ask(
     timeout: float | None,
     max_rows: int | None,
 ) -> int:
-    r"""Answer QUESTION over DB: a SQLite file, or CSV, TSV, JSON or JSONL files. DB is never changed.
+    """Answer QUESTION over DB: a SQLite file, or CSV, TSV, JSON or JSONL files. DB is never changed.
 
     \b
     Example:

@@ -24,7 +24,7 @@ _MIB = 1 << 20
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def doctor(*, model: Path | None, as_json: bool) -> None:
-    r"""Show the installed build, this machine, and the memory that a model needs before it is loaded.
+    """Show the installed build, this machine, and the memory that a model needs before it is loaded.
 
     \b
     Example:
