@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -168,13 +168,11 @@ class Agent:
     def close(self) -> None:
         """Free the model. Safe to call twice, and from any thread.
 
-        A question that another thread is asking is cancelled, and waited for.
+        The question that is being answered is cancelled; if another thread asked it, its end is waited for.
         """
-        if self._busy_thread == threading.get_ident():
-            self.engine.close()  # this thread's own stream cannot go on meanwhile
-            return
         self.cancel()
-        with self._busy:
+        is_own = self._busy_thread == threading.get_ident()
+        with nullcontext() if is_own else self._busy:
             self.engine.close()
 
     def __enter__(self) -> Self:

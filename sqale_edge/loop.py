@@ -153,6 +153,7 @@ class EpisodeLoop:
         It does because it must (`is_final`), or because too few tokens are left for another tool turn; then results are
         cut, and if need be left out, until they fit.
         """
+        self._flag.check()
         end_token = None if turn.end_token is None else self._engine.detokenize([turn.end_token]).decode()
         n_free = self._n_tokens - len(self._sequence.tokens) - self._n_reserved
         results = [result.output for result in turn.results or [_NO_CALL]]

@@ -1,0 +1,378 @@
+"""An agent in a program with threads: waiting, cancelling, timing out, abandoning, closing."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import threading
+
+import pytest
+
+from sqale_edge import Agent, Database, EngineSettings, EpisodeLimits
+from sqale_edge.episode import Finished, Prefilled, ToolCalled, Wrote
+from sqale_edge.errors import DatabaseOpenError, DecodeError, ModelError, QueryError, SettingsError
+from sqale_edge.testing import ScriptedEngine, ScriptedSequence
+
+QUESTION = "How many customers are there?"
+SUBMIT = json.dumps({"tool": "submit_sql", "args": {"sql": "SELECT count(*) FROM customers"}})
+LIST = '{"tool": "list_tables"}'
+WAIT_S = 60  # for what certainly comes; a test that waits this long has failed
+
+
+class Engine(ScriptedEngine):
+    """A scripted engine that can be stopped at a token, and counts what is done to it."""
+
+    def __init__(self, script, **options):
+        super().__init__(script, **options)
+        self.stop_at: int | None = None
+        self.stopped, self.go_on = threading.Event(), threading.Event()
+        self.cancel_begun, self.cancel_may_end = threading.Event(), threading.Event()
+        self.cancel_may_end.set()
+        self.n_steps = self.n_closed = self.n_closed_sequences = 0
+        self.in_use = threading.Lock()
+
+    def new_sequence(self, seed, sampling=None):
+        sequence = Sequence(self)
+        self.sequences.append(sequence)
+        return sequence
+
+    def decode_batch(self, decodings):
+        assert self.in_use.acquire(blocking=False), "one call at a time"
+        try:
+            self.n_steps += 1
+            if self.n_steps == self.stop_at:
+                self.stopped.set()
+                assert self.go_on.wait(WAIT_S)
+            return super().decode_batch(decodings)
+        finally:
+            self.in_use.release()
+
+    def cancel(self):
+        self.cancel_begun.set()
+        assert self.cancel_may_end.wait(WAIT_S)
+        super().cancel()
+
+    def close(self):
+        assert self.in_use.acquire(blocking=False), "not while it decodes"
+        self.in_use.release()
+        self.n_closed += 1
+
+
+class Sequence(ScriptedSequence):
+    def close(self):
+        self._engine.n_closed_sequences += 1
+
+
+def in_thread(function, *args):
+    """`function` running in another thread; `join` returns what it returned."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(function(*args)), daemon=True)
+    thread.start()
+
+    def join():
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+        return results[0]
+
+    return thread, join
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 30, len(LIST) + 1, len(LIST) + 40])
+def test_a_cancel_from_another_thread_ends_within_one_token(shop, stop_at):
+    """In any turn; the next question works as if nothing had happened."""
+    engine = Engine([LIST, SUBMIT])
+    agent = Agent(engine)
+    engine.stop_at = stop_at
+    _, join = in_thread(agent.run, QUESTION, shop)
+    assert engine.stopped.wait(WAIT_S)
+    n_log = len(engine.sequences[0].tokens)
+    agent.cancel()
+    engine.go_on.set()
+    episode = join()
+    assert (episode.ended_by, episode.sql, episode.rows) == ("cancelled", None, ())
+    assert len(engine.sequences[0].tokens) <= n_log + 1
+    after, fresh = agent.run(QUESTION, shop), Agent(Engine([LIST, SUBMIT])).run(QUESTION, shop)
+    assert (after.turns, after.rows, after.usage) == (fresh.turns, fresh.rows, fresh.usage)
+    assert engine.n_closed_sequences == 2
+
+
+@pytest.mark.parametrize("kind", [Prefilled, Wrote, ToolCalled])
+def test_a_cancel_from_the_same_thread_works_between_events(shop, kind):
+    """A GUI that handles events can cancel there."""
+    agent = Agent(Engine([LIST, SUBMIT]))
+    events = []
+    for event in agent.stream(QUESTION, shop):
+        events.append(event)
+        if isinstance(event, kind):
+            agent.cancel()
+    assert events[-1].episode.ended_by == "cancelled"
+    assert isinstance(events[-2], kind)
+    assert agent.run(QUESTION, shop).ended_by == "submit_sql"
+
+
+def test_a_cancel_without_a_question_does_nothing(shop):
+    """Before, between and after questions."""
+    agent = Agent(Engine([SUBMIT]))
+    for _ in range(2):
+        agent.cancel()
+        assert agent.run(QUESTION, shop).ended_by == "submit_sql"
+    agent.cancel()
+
+
+def test_a_cancel_is_heard_while_the_database_is_opened(shop):
+    """It is not lost in the time before the first token, which an import can take long for."""
+    engine = Engine([SUBMIT])
+    agent = Agent(engine)
+
+    class SlowPath:
+        def __fspath__(self):
+            agent.cancel()
+            return str(shop)
+
+    episode = agent.run(QUESTION, SlowPath())
+    assert (episode.ended_by, episode.turns) == ("cancelled", ())
+    assert engine.sequences[0].tokens == ()
+
+
+def test_a_late_cancel_does_not_hit_the_next_question(shop):
+    """A cancel that is under way when its question ends holds the next one up instead of cancelling it."""
+    engine = Engine([SUBMIT])
+    agent = Agent(engine)
+    stream = agent.stream(QUESTION, shop)
+    next(stream)
+    engine.cancel_may_end.clear()
+    _, join_cancel = in_thread(agent.cancel)
+    assert engine.cancel_begun.wait(WAIT_S)
+
+    def end_this_and_ask_the_next():
+        stream.close()
+        return agent.run(QUESTION, shop)
+
+    thread, join_next = in_thread(end_this_and_ask_the_next)
+    thread.join(0.1)
+    assert thread.is_alive()
+    engine.cancel_may_end.set()
+    join_cancel()
+    assert join_next().ended_by == "submit_sql"
+
+
+def test_a_second_question_from_another_thread_waits(shop):
+    """It is answered when the first is done."""
+    engine = Engine([LIST, SUBMIT])
+    agent = Agent(engine)
+    stream = agent.stream(QUESTION, shop)
+    next(stream)
+    thread, join = in_thread(agent.run, QUESTION, shop)
+    thread.join(0.1)
+    assert thread.is_alive()
+    assert len(engine.sequences) <= 1
+    *_, last = stream
+    assert last.episode.ended_by == "submit_sql"
+    assert join().rows == ((4,),)
+
+
+def test_many_threads_are_answered_one_after_the_other(shop):
+    """The engine, which would fail otherwise, never serves two at a time; no answer is mixed up."""
+    engine = Engine([LIST, lambda log: SUBMIT.replace("count(*)", log.partition("number ")[2][:2])])
+    agent = Agent(engine)
+    joins = [in_thread(agent.run, f"number {n}", shop)[1] for n in range(10, 20)]
+    assert [join().rows[0][0] for join in joins] == list(range(10, 20))
+
+
+def test_a_second_question_in_the_same_thread_is_a_clear_error(shop):
+    """It would wait for itself; the first goes on undisturbed."""
+    agent = Agent(Engine([LIST, SUBMIT]))
+    stream = agent.stream(QUESTION, shop)
+    next(stream)
+    with pytest.raises(ModelError, match="still answering a question in this thread") as caught:
+        agent.run(QUESTION, shop)
+    assert "finish or close" in caught.value.hint
+    *_, last = stream
+    assert last.episode.ended_by == "submit_sql"
+    assert agent.run(QUESTION, shop).ended_by == "submit_sql"
+
+
+def test_nothing_happens_before_the_first_event_is_asked_for(shop):
+    """A stream that is never used holds nothing up."""
+    engine = Engine([SUBMIT])
+    agent = Agent(engine)
+    unused = agent.stream(QUESTION, shop)
+    assert agent.run(QUESTION, shop).ended_by == "submit_sql"
+    assert len(engine.sequences) == 1
+    unused.close()
+
+
+@pytest.mark.parametrize("n_events", range(1, 12))
+def test_an_abandoned_stream_frees_the_engine(shop, n_events):
+    """Wherever it is left; the next question works, and every sequence and database is closed."""
+    engine = Engine([LIST, SUBMIT])
+    agent = Agent(engine)
+    for event in itertools.islice(agent.stream(QUESTION, shop), n_events):
+        assert not isinstance(event, Finished)
+    assert agent.run(QUESTION, shop).ended_by == "submit_sql"
+    assert engine.n_closed_sequences == len(engine.sequences) == 2
+
+
+def test_leaving_at_the_last_event_is_allowed(shop):
+    """`Finished` is the last event, and whoever stops there has not abandoned anything."""
+    agent = Agent(Engine([SUBMIT]))
+    for event in agent.stream(QUESTION, shop):
+        if isinstance(event, Finished):
+            break
+    assert agent.run(QUESTION, shop).ended_by == "submit_sql"
+
+
+def test_a_timeout_leaves_no_thread_behind(shop):
+    """Not when it comes, and not when the question is answered, fails or is abandoned before."""
+    before = threading.active_count()
+    agent = Agent(Engine([LIST, SUBMIT]), limits=EpisodeLimits(timeout_s=1_000_000))
+    assert agent.run(QUESTION, shop).ended_by == "submit_sql"
+    next(agent.stream(QUESTION, shop))
+    with pytest.raises(DatabaseOpenError):
+        agent.run(QUESTION, shop.with_name("missing.sqlite"))
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.join(WAIT_S)
+    assert threading.active_count() == before
+
+
+def test_each_question_has_its_own_time(shop):
+    """The clock starts anew, and the question after one that timed out is answered."""
+    engine = Engine([SUBMIT])
+    agent = Agent(engine, limits=EpisodeLimits(timeout_s=0.05))
+    engine.stop_at = 3
+    engine.go_on = engine.cancel_begun
+    assert agent.run(QUESTION, shop).ended_by == "timeout"
+    assert Agent(engine).run(QUESTION, shop).ended_by == "submit_sql"
+
+
+@pytest.mark.parametrize("error", [DecodeError("llama.cpp failed"), KeyboardInterrupt(), MemoryError()])
+def test_a_failure_in_the_middle_is_raised_and_the_agent_stays_usable(shop, error):
+    """Engine errors and Ctrl-C in the caller's own thread reach the caller; sequence, database and lock are freed."""
+
+    class Failing(Engine):
+        def decode_batch(self, decodings):
+            if self.n_steps == 20:
+                self.n_steps += 1
+                raise error
+            return super().decode_batch(decodings)
+
+    engine = Failing([LIST, SUBMIT])
+    agent = Agent(engine)
+    with pytest.raises(type(error)):
+        agent.run(QUESTION, shop)
+    assert engine.n_closed_sequences == 1
+    assert agent.run(QUESTION, shop).ended_by == "submit_sql"
+
+
+def test_a_missing_database_is_the_callers_mistake(shop):
+    """It raises, nothing is evaluated, and the agent can be asked again."""
+    engine = Engine([SUBMIT])
+    agent = Agent(engine)
+    with pytest.raises(DatabaseOpenError, match=r"missing\.sqlite"):
+        agent.run(QUESTION, shop.with_name("missing.sqlite"))
+    assert engine.sequences == []
+    assert agent.run(QUESTION, shop).ended_by == "submit_sql"
+
+
+def test_databases_can_be_paths_text_or_open(shop, tmp_path):
+    """An open database stays open; one that the agent opened is closed."""
+    (tmp_path / "customers.csv").write_text("name\nAda\nGrace\n", encoding="utf-8")
+    agent = Agent(Engine([SUBMIT]))
+    assert agent.run(QUESTION, shop).rows == agent.run(QUESTION, str(shop)).rows == ((4,),)
+    assert agent.run(QUESTION, tmp_path / "customers.csv").rows == ((2,),)
+    with Database.open(shop) as database:
+        for _ in range(2):
+            assert agent.run(QUESTION, database).rows == ((4,),)
+        assert database.query("SELECT 1", max_rows=1).rows == ((1,),)
+
+
+def test_the_database_is_not_changed(shop):
+    """Not by answering, and not by what a model tries."""
+    before = shop.read_bytes()
+    attack = json.dumps({"tool": "run_query", "args": {"sql": "DELETE FROM customers"}})
+    Agent(Engine([attack, SUBMIT])).run(QUESTION, shop)
+    assert shop.read_bytes() == before
+    assert [path.name for path in shop.parent.iterdir()] == [shop.name]
+
+
+def test_closing_waits_for_the_question_of_another_thread(shop):
+    """It is cancelled; the model is freed only when nobody uses it any more."""
+    engine = Engine([LIST, SUBMIT])
+    agent = Agent(engine)
+    engine.stop_at = 5
+    engine.go_on = engine.cancel_begun
+    _, join = in_thread(agent.run, QUESTION, shop)
+    assert engine.stopped.wait(WAIT_S)
+    agent.close()
+    assert engine.n_closed == 1
+    assert join().ended_by == "cancelled"
+
+
+def test_closing_in_the_middle_of_ones_own_stream_does_not_wait_for_it(shop):
+    """As at the end of a `with` block that an exception leaves."""
+    engine = Engine([LIST, SUBMIT])
+    with Agent(engine) as agent:
+        stream = agent.stream(QUESTION, shop)
+        next(stream)
+    assert engine.n_closed == 1
+    stream.close()
+    agent.close()
+    assert engine.n_closed_sequences == len(engine.sequences)
+
+
+LIMITS = EpisodeLimits(tool_turns=1, turn_tokens=40, call_tokens=20, final_tokens=20)
+
+
+def test_the_environment_changes_how_a_loaded_model_samples(llama_gguf, shop, monkeypatch):
+    """`SQALE_EDGE_TEMPERATURE=0` makes it greedy: the seed no longer matters."""
+    settings = EngineSettings(n_ctx=4096, threads=1)
+
+    def turns():
+        with Agent.load(llama_gguf, settings=settings, limits=LIMITS) as agent:
+            return [agent.run(QUESTION, shop, seed=seed).turns for seed in (1, 2)]
+
+    first, second = turns()
+    assert first != second
+    monkeypatch.setenv("SQALE_EDGE_TEMPERATURE", "0")
+    first, second = turns()
+    assert first == second
+
+
+def test_a_model_that_cannot_be_used_is_freed(llama_gguf, monkeypatch):
+    """Loading fails after the weights are in memory: they do not stay there."""
+    from sqale_edge.llama import LlamaEngine
+
+    def loaded():
+        return [it for it in gc.get_objects() if isinstance(it, LlamaEngine) and it._model.pointer]
+
+    before = len(loaded())
+    monkeypatch.setenv("SQALE_EDGE_TOP_P", "half")
+    with pytest.raises(SettingsError, match="SQALE_EDGE_TOP_P"):
+        Agent.load(llama_gguf, settings=EngineSettings(n_ctx=64, threads=1))
+    assert len(loaded()) == before
+
+
+@pytest.mark.parametrize("n_events", [1, 2, 3, 5, 10, 1000])
+def test_a_model_can_be_closed_wherever_a_stream_is(llama_gguf, shop, n_events):
+    """The stream ends as cancelled, a new question is an error, closing again does nothing; nothing is used freed."""
+    agent = Agent.load(llama_gguf, settings=EngineSettings(n_ctx=4096, threads=1), limits=LIMITS)
+    stream = agent.stream(QUESTION, shop)
+    is_over = any(isinstance(event, Finished) for event in itertools.islice(stream, n_events))
+    agent.close()
+    agent.close()
+    ends = [event.episode.ended_by for event in stream if isinstance(event, Finished)]
+    assert ends == ([] if is_over else ["cancelled"])
+    with pytest.raises(ModelError, match="closed"):
+        agent.run(QUESTION, shop)
+
+
+def test_a_database_that_was_closed_is_the_callers_mistake(shop):
+    """An open database must stay open while it is asked."""
+    database = Database.open(shop)
+    database.close()
+    with pytest.raises(QueryError, match="closed"):
+        database.query("SELECT 1", max_rows=1)
+    episode = Agent(Engine([SUBMIT])).run(QUESTION, database)
+    assert episode.ended_by == "no_answer"
