@@ -54,6 +54,7 @@ class ScriptedEngine:
     ) -> None:
         self.script = list(script)
         self.sequences: list[ScriptedSequence] = []
+        self.is_closed = False
         self.info = ModelInfo(
             name="scripted",
             n_ctx=n_ctx,
@@ -93,6 +94,8 @@ class ScriptedEngine:
     def new_sequence(self, seed: int, sampling: SamplingSettings | None = None) -> ScriptedSequence:
         """See `Engine`. Each sequence plays the script from its start."""
         del seed, sampling
+        if self.is_closed:
+            raise ModelError("the engine is closed")
         sequence = ScriptedSequence(self)
         self.sequences.append(sequence)
         return sequence
@@ -103,6 +106,8 @@ class ScriptedEngine:
 
     def decode_batch(self, decodings: Sequence[Decoding]) -> list[int]:
         """See `Engine`."""
+        if any(decoding.is_done for decoding in decodings):
+            raise ModelError("a decoding that is done cannot go on")
         return [decoding.sequence.draw(decoding) for decoding in decodings]
 
     def cancel(self) -> None:
@@ -112,6 +117,9 @@ class ScriptedEngine:
 
     def close(self) -> None:
         """See `Engine`."""
+        self.is_closed = True
+        for sequence in self.sequences:
+            sequence.close()
 
 
 class ScriptedSequence:
@@ -124,7 +132,7 @@ class ScriptedSequence:
         self._queue: list[int] = []
         self.n_evaluated = 0
         self.n_refused = 0
-        self.is_cancelled = False
+        self.is_cancelled = self.is_closed = False
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -138,15 +146,10 @@ class ScriptedSequence:
 
     def append(self, tokens: Sequence[int]) -> Prefill:
         """See `TokenSequence`."""
-        self._check()
-        if len(self._tokens) + len(tokens) > self._engine.info.n_ctx:
-            raise ContextOverflowError(
-                f"{len(self._tokens)} tokens and {len(tokens)} more do not fit into {self._engine.info.n_ctx}"
-            )
+        self._check(n_more=len(tokens))
         if list(tokens) == [_IDS["</think>"]] and tokens[0] in self._queue:
-            del self._queue[
-                : self._queue.index(tokens[0]) + 1
-            ]  # the thought was closed for it; the script goes on behind its own close
+            # The thought was closed for it; the script goes on behind its own close.
+            del self._queue[: self._queue.index(tokens[0]) + 1]
         elif list(tokens) != [_IDS["</think>"]]:
             self._queue.clear()
         n_cached = self.n_evaluated
@@ -168,7 +171,9 @@ class ScriptedSequence:
 
     def draw(self, decoding: Decoding) -> int:
         """The script's next token."""
-        self._check()
+        self._check(n_more=1)
+        if not self._queue:
+            raise ModelError("the script's turn has ended, and more of it is asked for")
         token = self._queue.pop(0)
         self.n_evaluated = len(self._tokens)
         self._tokens.append(token)
@@ -184,6 +189,7 @@ class ScriptedSequence:
 
     def fork(self, seed: int) -> ScriptedSequence:
         """See `TokenSequence`."""
+        self._check()
         twin = self._engine.new_sequence(seed)
         twin._tokens, twin.n_evaluated = list(self._tokens), self.n_evaluated  # noqa: SLF001 - its own class
         twin._turn, twin._queue = self._turn, list(self._queue)  # noqa: SLF001 - its own class
@@ -195,10 +201,17 @@ class ScriptedSequence:
 
     def close(self) -> None:
         """See `TokenSequence`."""
+        self.is_closed = True
 
-    def _check(self) -> None:
+    def _check(self, n_more: int = 0) -> None:
         if self.is_cancelled:
             raise Cancelled("the sequence was cancelled")
+        if self.is_closed:
+            raise ModelError("the sequence is closed")
+        if len(self._tokens) + n_more > self._engine.info.n_ctx:
+            raise ContextOverflowError(
+                f"{len(self._tokens)} tokens and {n_more} more do not fit into {self._engine.info.n_ctx}"
+            )
 
 
 def make_shop(path: str | Path | None = None) -> Path:
