@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -19,6 +18,8 @@ from sqale_edge.settings import EngineSettings, EpisodeLimits, SamplingSettings
 from sqale_edge.tools import TOOLS, Toolbox
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
     from sqale_edge.engine import Engine
     from sqale_edge.episode import EndedBy, Episode
     from sqale_edge.turn import Steps

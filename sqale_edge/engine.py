@@ -11,11 +11,13 @@ differ in the last bits.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from collections.abc import Sequence as Collection
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from sqale_edge.settings import SamplingSettings
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from collections.abc import Sequence as Collection
+
+    from sqale_edge.settings import SamplingSettings
 
 
 @dataclasses.dataclass(frozen=True)

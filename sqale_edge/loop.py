@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
-from sqale_edge.engine import Decoding
 from sqale_edge.episode import (
     Episode,
     Event,
@@ -31,10 +29,10 @@ from sqale_edge.replies import MALFORMED, final_candidates, parse_calls
 from sqale_edge.turn import OpenTurn, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from sqale_edge.database import Database, Table
-    from sqale_edge.engine import Engine, Grammar, TokenSequence
+    from sqale_edge.engine import Decoding, Engine, Grammar, TokenSequence
     from sqale_edge.episode import EndedBy
     from sqale_edge.protocol import Protocol
     from sqale_edge.settings import EpisodeLimits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from checkpoints import write_checkpoint
@@ -12,6 +12,9 @@ from sqale_edge.convert import convert_checkpoint
 from sqale_edge import EngineSettings
 from sqale_edge.llama import LlamaEngine
 from sqale_edge.testing import make_shop
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,12 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sqale_edge.cli import EXIT_CANCELLED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
 T = TypeVar("T")
 _POLL_S = 0.1  # a wait without a limit cannot be interrupted on Windows

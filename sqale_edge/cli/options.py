@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sqale_edge.settings import GpuLayers
+if TYPE_CHECKING:
+    from sqale_edge.settings import GpuLayers
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _GpuLayersType(click.ParamType):
+class _GpuLayersType(click.ParamType):  # type: ignore[type-arg] # generic from click 8.5 on
     name = "auto|off|N"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> GpuLayers:

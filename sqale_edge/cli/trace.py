@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.text import Text
 
 from sqale_edge.cli.text import printable
@@ -23,6 +22,8 @@ from sqale_edge.episode import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from sqale_edge.episode import Episode
 
 _TOOL_CHARS = 60

@@ -99,7 +99,8 @@ class Vocabulary:
             buffer = (llama_cpp.llama_token * size)()
             n_tokens = llama_cpp.llama_tokenize(self._pointer, data, len(data), buffer, size, False, False)
             if n_tokens >= 0:
-                return buffer[:n_tokens]
+                tokens: list[int] = buffer[:n_tokens]
+                return tokens
             size = -n_tokens
 
     def piece(self, token: int) -> bytes:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 
 from sqale_edge import EngineSettings, SamplingSettings
-from sqale_edge.engine import Decoding
 from sqale_edge.errors import Cancelled, ContextOverflowError, DecodeError, ModelError
 from sqale_edge.llama import LlamaEngine, bindings
+
+if TYPE_CHECKING:
+    from sqale_edge.engine import Decoding
 
 GREEDY = SamplingSettings(temperature=0)
 SAMPLED = SamplingSettings(temperature=1.0, top_k=40, top_p=0.9)
