@@ -33,7 +33,7 @@ class Writer:
 
     def __init__(self, path):
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-P", "-c", WRITER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.process.stdout.readline()
 
@@ -367,7 +367,7 @@ def test_abandoned_copies_are_removed(writer, path, tmp_path):
     )
 
     def start():
-        command = [sys.executable, "-c", program, path]
+        command = [sys.executable, "-P", "-c", program, path]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         assert process.stdout.readline() == b"open\n"
         return process

@@ -250,7 +250,7 @@ def test_killed_in_the_middle(directory):
         "endless = 'WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM t, r'; "
         "database.query(endless, max_rows=1)"
     )
-    process = subprocess.Popen([sys.executable, "-c", program, directory / "shop.sqlite"], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-P", "-c", program, directory / "shop.sqlite"], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"open\n"
     time.sleep(0.3)
     process.kill()
