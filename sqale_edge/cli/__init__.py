@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import io
 import logging
-import os
 import sys
 from typing import Any
 
@@ -67,10 +66,6 @@ def _run(args: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt, Cancelled):
         click.echo("Cancelled.", err=True)
         return EXIT_CANCELLED
-    except BrokenPipeError:
-        # The reader went away (`| head`). Python would complain again when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_ERROR
     except SqaleEdgeError as error:
         click.echo(format_error(error), err=True)
         return EXIT_ERROR

@@ -116,7 +116,9 @@ def _report(episode: Episode, form: str, timeout_s: float | None) -> int:
     """Print the answer and what the person should know; the exit code."""
     answer = format_answer(episode, form)
     if answer:
-        click.echo(printable(answer) if sys.stdout.isatty() else answer)
+        # Not `click.echo`, which takes escape sequences out of what is piped: in CSV they may be data.
+        sys.stdout.write(f"{printable(answer) if sys.stdout.isatty() else answer}\n")
+        sys.stdout.flush()
     if episode.ended_by == "cancelled":
         raise Cancelled("the question was cancelled")
     if episode.sql is None:
