@@ -196,8 +196,8 @@ class EpisodeLoop:
     def _run_calls(self, turn: OpenTurn) -> Iterator[Event]:
         """Run the calls in order, up to a `submit_sql`; an identical one is answered from memory."""
         for call in turn.calls:
-            self._flag.check()
             yield ToolCalled(turn.number, call)
+            self._flag.check()
             key = json.dumps([call.name, call.args], sort_keys=True)
             is_repeat = key in self._answered
             start = time.perf_counter()

@@ -320,6 +320,24 @@ def test_calls_behind_a_submit_are_not_run(shop):
     assert log.endswith(submit)
 
 
+def test_calls_in_the_same_token_as_the_end_of_a_submit_are_not_run(shop):
+    """Real tokens are longer than a byte: what stands behind the submit is kept in the text, and not run."""
+
+    class CoarseEngine(WatchedEngine):
+        def detokenize(self, tokens):
+            return super().detokenize(tokens).replace(b"\x01", b'"}}\n' + LIST.encode())
+
+    submit = call("submit_sql", sql=COUNT)
+    engine = CoarseEngine([submit.removesuffix('"}}') + "\x01"])
+    events = list(Agent(engine).stream(QUESTION, shop))
+    check_episode(events, engine.sequences[0])
+    (turn,) = events[-1].episode.turns
+    assert turn.text == f"{submit}\n{LIST}"
+    assert [found.name for found in turn.calls] == ["submit_sql", "list_tables"]
+    assert len(turn.results) == 1
+    assert events[-1].episode.rows == ((4,),)
+
+
 def test_braces_in_a_submitted_query_do_not_end_the_turn(shop):
     """Only a whole call does."""
     sql = """SELECT '{"tool": "submit_sql"}' AS x"""
