@@ -151,9 +151,22 @@ class Episode(_Value):
 
 @dataclasses.dataclass(frozen=True)
 class Event(_Value):
-    """Something that happened in turn `turn`, counted from 1."""
+    """Something that happened in turn `turn`, counted from 1.
+
+    `to_dict` adds the kind of the event as `event`, and `Event.from_dict` reads any kind.
+    """
 
     turn: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The event as plain JSON types."""
+        return {"event": type(self).__name__, **super().to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """The event that `to_dict` made `data` of."""
+        kinds = {kind.__name__: kind for kind in cls.__subclasses__()}
+        return super(Event, kinds.get(data["event"], cls)).from_dict(data)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -148,31 +148,41 @@ class EpisodeLoop:
     def _results_prompt(self, turn: OpenTurn, n_left: int, *, is_final: bool) -> tuple[list[int], bool]:
         """The user turn with the results of `turn`, and whether it asks for the final answer.
 
-        It does because it must (`is_final`), or because too few tokens are left for another tool turn; then results are
-        cut, and if need be left out, until they fit.
+        It does because it must (`is_final`), or because too few tokens are left for another tool turn. Results that are
+        larger than all that is left do not end the exploration while much is left: they are cut to half of it.
         """
         self._flag.check()
-        end_token = None if turn.end_token is None else self._engine.detokenize([turn.end_token]).decode()
         n_free = self._n_tokens - len(self._sequence.tokens) - self._n_reserved
-        results = [result.output for result in turn.results or [_NO_CALL]]
-        max_chars, n_shown = max(len(result) for result in results), len(results)
-        while True:
-            ending = (
-                self._protocol.limit_message(self._last_query, self._question)
-                if is_final
-                else self._protocol.budget_line(n_left)
-            )
-            outputs = clip_outputs(results[:n_shown], max_chars, n_missing=len(results) - n_shown)
-            prompt = self._engine.tokenize_pieces(self._protocol.results_turn(outputs, ending, end_token=end_token))
-            if len(prompt) + (0 if is_final else 2 * self._limits.call_tokens) <= n_free:
-                return prompt, is_final
-            if is_final and max_chars > _SHORTEST_RESULT_CHARS:
-                max_chars = max(_SHORTEST_RESULT_CHARS, max_chars * max(n_free, 0) // len(prompt))
-            elif is_final and n_shown > 1:
+        limit = self._protocol.limit_message(self._last_query, self._question)
+        if not is_final:
+            budget = self._protocol.budget_line(n_left)
+            prompt = self._write_results(turn, budget)
+            if len(prompt) + 2 * self._limits.call_tokens <= n_free:
+                return prompt, False
+            if len(prompt) > n_free >= 8 * self._limits.call_tokens:
+                return self._fit_results(turn, budget, n_free // 2), False
+        return self._fit_results(turn, limit, n_free), True
+
+    def _fit_results(self, turn: OpenTurn, ending: str, n_max: int) -> list[int]:
+        """The user turn in at most `n_max` tokens, if it can be: results are cut, and if need be left out."""
+        max_chars = max(len(output) for output in _outputs(turn))
+        n_shown = len(_outputs(turn))
+        while len(prompt := self._write_results(turn, ending, max_chars, n_shown)) > n_max:
+            if max_chars > _SHORTEST_RESULT_CHARS:
+                max_chars = max(_SHORTEST_RESULT_CHARS, max_chars * max(n_max, 0) // len(prompt))
+            elif n_shown > 1:
                 n_shown //= 2
-            elif is_final:
-                return prompt, is_final
-            is_final = True
+            else:
+                break
+        return prompt
+
+    def _write_results(
+        self, turn: OpenTurn, ending: str, max_chars: int | None = None, n_shown: int | None = None
+    ) -> list[int]:
+        """The user turn with the first `n_shown` results of `turn`, each cut to `max_chars`; None does neither."""
+        end_token = None if turn.end_token is None else self._engine.detokenize([turn.end_token]).decode()
+        clipped = clip_outputs(_outputs(turn), max_chars, n_shown)
+        return self._engine.tokenize_pieces(self._protocol.results_turn(clipped, ending, end_token=end_token))
 
     # One turn.
 
@@ -275,3 +285,8 @@ class EpisodeLoop:
                 total_s=time.perf_counter() - self._started,
             ),
         )
+
+
+def _outputs(turn: OpenTurn) -> list[str]:
+    """What the turn's results say; a turn without a call has one that says so."""
+    return [result.output for result in turn.results or [_NO_CALL]]

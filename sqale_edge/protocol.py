@@ -177,12 +177,12 @@ def _fill(template: str, **fields: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: fields.get(match[1], match[0]), template)
 
 
-def clip_outputs(outputs: Sequence[str], max_chars: int, *, n_missing: int = 0) -> list[str]:
-    """Each of `outputs` cut to `max_chars`, with a line that says how much is missing; after the last, how many are."""
-    clipped = [
-        output if len(output) <= max_chars else f"{output[:max_chars]}\n... ({len(output) - max_chars} more characters)"
-        for output in outputs
-    ]
-    if n_missing:
-        clipped[-1] += f"\n... ({n_missing} more results)"
+def clip_outputs(outputs: Sequence[str], max_chars: int | None = None, n_shown: int | None = None) -> list[str]:
+    """The first `n_shown` of `outputs`, each cut to `max_chars`; whatever is missing is counted in a line."""
+    clipped = []
+    for output in outputs[:n_shown]:
+        n_missing = 0 if max_chars is None else len(output) - max_chars
+        clipped.append(output if n_missing <= 0 else f"{output[:max_chars]}\n... ({n_missing} more characters)")
+    if len(clipped) < len(outputs):
+        clipped[-1] += f"\n... ({len(outputs) - len(clipped)} more results)"
     return clipped

@@ -74,6 +74,7 @@ def final_candidates(text: str) -> list[str]:
     candidates = []
     fenced = _FENCE.findall(text)
     for part in (*fenced, text):
-        submitted = [call.args["sql"] for call in parse_calls(part) if isinstance(call.args.get("sql"), str)]
-        candidates += submitted[-1:] or [part]
+        written = [call for call in parse_calls(part) if isinstance(call.args.get("sql"), str)]
+        submitted = [call for call in written if call.name == "submit_sql"]
+        candidates += [call.args["sql"] for call in submitted[:1] or written[-1:]] or [part]
     return list(dict.fromkeys(candidate.strip() for candidate in candidates if candidate.strip()))

@@ -511,17 +511,28 @@ def big_database(path, *, n_rows=400, width=90):
     return path
 
 
+COUNT_LOG = call("submit_sql", sql="SELECT count(*) FROM log")
 READ_ALL = call("sample_rows", table_name="log", limit=400)
+
+
+def test_a_huge_result_does_not_end_the_exploration(tmp_path):
+    """Larger than all that is left, it is cut to half of that, with a note, and the next turn explores on."""
+    script = [READ_ALL, LIST, COUNT_LOG]
+    _, episode, log = play(script, big_database(tmp_path / "big.sqlite"))
+    assert (episode.ended_by, episode.rows, len(episode.turns)) == ("submit_sql", ((400,),), 3)
+    shown = log.partition("\nTool result:\nline\n00000 ")[2].partition("\n\n[5 tool turns left")[0]
+    assert "more characters)" in shown.splitlines()[-1]
+    assert 3_000 < len(shown) < 4_000
 
 
 def test_a_nearly_spent_episode_must_answer_early(tmp_path):
     """The limit message comes before the turns are used up, huge results are cut with a note, and it is said once."""
-    script = [LIST, READ_ALL, "SELECT count(*) FROM log"]
+    script = [READ_ALL, READ_ALL, "SELECT count(*) FROM log"]
     _, episode, log = play(script, big_database(tmp_path / "big.sqlite"))
     assert (episode.ended_by, episode.rows) == ("final_turn", ((400,),))
     assert len(episode.turns) == 3
     assert log.count("[5 tool turns left") == log.count("Exploration is over") == 1
-    shown = log.partition("\nTool result:\nline\n00000 ")[2].partition("\n\nExploration is over")[0]
+    shown = log.rpartition("\nTool result:\nline\n00000 ")[2].partition("\n\nExploration is over")[0]
     assert "more characters)" in shown.splitlines()[-1]
     assert sum("12288 tokens" in note for note in episode.notes) == 1
     n_reserved = 3072

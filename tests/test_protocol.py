@@ -228,14 +228,15 @@ def test_our_own_instructions_name_every_tool():
 
 
 @pytest.mark.parametrize(
-    ("outputs", "max_chars", "n_missing", "expected"),
+    ("outputs", "max_chars", "n_shown", "expected"),
     [
-        (["abc"], 3, 0, ["abc"]),
-        (["abcd", "ab"], 3, 0, ["abc\n... (1 more characters)", "ab"]),
-        (["a", "b"], 3, 2, ["a", "b\n... (2 more results)"]),
-        (["abcd"], 3, 1, ["abc\n... (1 more characters)\n... (1 more results)"]),
+        (["abc"], 3, 1, ["abc"]),
+        (["abcd", "ab"], None, None, ["abcd", "ab"]),
+        (["abcd", "ab"], 3, None, ["abc\n... (1 more characters)", "ab"]),
+        (["a", "b", "c", "d"], 3, 2, ["a", "b\n... (2 more results)"]),
+        (["abcd", "a"], 3, 1, ["abc\n... (1 more characters)\n... (1 more results)"]),
     ],
 )
-def test_cut_results_say_what_is_missing(outputs, max_chars, n_missing, expected):
+def test_cut_results_say_what_is_missing(outputs, max_chars, n_shown, expected):
     """Characters of each, and results after the last."""
-    assert clip_outputs(outputs, max_chars, n_missing=n_missing) == expected
+    assert clip_outputs(outputs, max_chars, n_shown) == expected

@@ -47,7 +47,8 @@ class LlamaEngine:
         start = time.perf_counter()
         self._settings = settings or EngineSettings()
         self._model = LlamaModel(Path(path), self._settings, on_progress=on_progress)
-        self._lock = threading.Lock()  # guards the abort flag and the list of sequences, against `cancel`
+        # Guards abort flag and sequences against `cancel`, which a signal handler may call in this thread.
+        self._lock = threading.RLock()
         self._open: dict[int, LlamaSequence] = {}
         try:
             self._context = self._make_context()
@@ -93,6 +94,11 @@ class LlamaEngine:
         name = model.metadata.get("general.name")
         return f"{name}, {description}, {n_params} parameters in {size} bytes, llama-cpp-python {build}"
 
+    def _check_open(self) -> None:
+        """Raise ModelError after `close`: llama.cpp would read freed memory."""
+        if not self._model.pointer:
+            raise ModelError("the engine is closed")
+
     # Text and grammar.
 
     def tokenize(self, text: str, trusted: bool) -> list[int]:
@@ -101,15 +107,18 @@ class LlamaEngine:
 
     def tokenize_pieces(self, pieces: Sequence[Piece]) -> list[int]:
         """See `Engine`."""
+        self._check_open()
         return self._model.vocabulary.tokenize(pieces)
 
     def detokenize(self, tokens: Sequence[int]) -> bytes:
         """See `Engine`."""
+        self._check_open()
         self.check_tokens(tokens)
         return b"".join(map(self._model.vocabulary.piece, tokens))
 
     def compile_grammar(self, gbnf: str) -> LlamaGrammar:
         """See `Engine`."""
+        self._check_open()
         return LlamaGrammar(self._model.vocabulary, self._model.vocabulary_pointer, gbnf)
 
     # Sequences.
@@ -117,8 +126,7 @@ class LlamaEngine:
     def new_sequence(self, seed: int, sampling: SamplingSettings | None = None) -> LlamaSequence:
         """See `Engine`. Raises ModelError when all `n_sequences` places are taken."""
         with self._lock:
-            if not self._model.pointer:
-                raise ModelError("the engine is closed")
+            self._check_open()
             free = next((i for i in range(self._settings.n_sequences) if i not in self._open), None)
             if free is None:
                 raise ModelError(
@@ -243,6 +251,7 @@ class LlamaEngine:
         It reports at least 1 for prompts and for single tokens each, so only differences count, and only once there was
         one of both.
         """
+        self._check_open()
         llama_cpp.llama_synchronize(self._context)
         counters = llama_cpp.llama_perf_context(self._context)
         return int(counters.n_p_eval + counters.n_eval)

@@ -286,8 +286,17 @@ def test_a_closed_engine_says_so(qwen_gguf):
     engine.close()
     with pytest.raises(ModelError, match="closed"):
         sequence.append([1])
-    with pytest.raises(ModelError, match="closed"):
-        engine.new_sequence(0)
+    uses = [
+        lambda: engine.new_sequence(0),
+        lambda: engine.tokenize("a", trusted=True),
+        lambda: engine.detokenize([1]),
+        lambda: engine.compile_grammar("root ::= [a]"),
+        engine.count_evaluated,
+        lambda: engine.restore(b""),
+    ]
+    for use in uses:
+        with pytest.raises(ModelError):
+            use()
 
 
 @pytest.mark.parametrize(
