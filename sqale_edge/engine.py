@@ -96,6 +96,7 @@ class Decoding:
         max_tokens: Tokens it may produce.
         stop: A token of these is the last one; it stays in the log.
         n_decoded: Tokens produced so far.
+        n_refused: Those of them for which no likely candidate passed the grammar, so that all tokens were masked.
         is_done: The stop token came, or `max_tokens` did.
         state: The engine's own: how far the grammar has come.
     """
@@ -105,6 +106,7 @@ class Decoding:
     max_tokens: int
     stop: frozenset[int]
     n_decoded: int = 0
+    n_refused: int = 0
     is_done: bool = False
     state: Any = None
 
@@ -115,10 +117,6 @@ class TokenSequence(Protocol):
     @property
     def tokens(self) -> Collection[int]:
         """The log. Nothing in it ever changes; it only grows."""
-
-    @property
-    def n_refused(self) -> int:
-        """Decoded tokens for which no likely candidate passed the grammar, so that the whole vocabulary was masked."""
 
     def append(self, tokens: Collection[int]) -> Prefill:
         """Put `tokens` at the end of the log and evaluate everything that is not evaluated yet.

@@ -131,7 +131,6 @@ class ScriptedSequence:
         self._turn = 0
         self._queue: list[int] = []
         self.n_evaluated = 0
-        self.n_refused = 0
         self.is_cancelled = self.is_closed = False
 
     @property

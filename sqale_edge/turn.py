@@ -48,8 +48,7 @@ class OpenTurn:
         self._grammar = grammar
         self._thinks = thinks
         self._n_prompt = len(sequence.tokens)
-        self._n_refused_before = sequence.n_refused
-        self._n_decoded = self._n_forced = 0
+        self._n_decoded = self._n_forced = self._n_refused = 0
         self.number = number
         self._written: dict[type[Event], str] = {Thought: "", Wrote: ""}
         self.end_token: int | None = None
@@ -84,6 +83,7 @@ class OpenTurn:
         """Decode until a stop token, which is returned, or None where the budget ended first."""
         characters = codecs.getincrementaldecoder("utf-8")("replace")
         last = None
+        n_refused_before = self._n_refused
         decoding = self._sequence.start(phase, max_tokens, stop)
         while not decoding.is_done:
             start = time.perf_counter()
@@ -93,6 +93,7 @@ class OpenTurn:
             self.decode_s += now - start
             self.first_token_at = self.first_token_at or now
             self._n_decoded += 1
+            self._n_refused = n_refused_before + decoding.n_refused
             if token in stop:
                 last = token
                 break
@@ -127,7 +128,7 @@ class OpenTurn:
             n_evaluated=self._prefill.n_new,
             n_decoded=self._n_decoded,
             n_forced=self._n_forced,
-            n_refused=self._sequence.n_refused - self._n_refused_before,
+            n_refused=self._n_refused,
         )
 
     def freeze(self) -> Turn:

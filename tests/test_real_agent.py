@@ -13,7 +13,7 @@ import pytest
 
 from sqale_edge import Agent, EngineSettings, EpisodeLimits, SamplingSettings
 from sqale_edge.engine import Piece
-from sqale_edge.episode import Finished, Prefilled, ToolReturned
+from sqale_edge.episode import Finished, Prefilled, ToolReturned, TurnEnded
 from sqale_edge.llama import LlamaEngine
 from sqale_edge.protocol import Protocol
 from sqale_edge.tools import TOOLS

@@ -154,7 +154,6 @@ class LlamaEngine:
             sequence.close()
             raise ModelError("llama.cpp does not accept the snapshot's state")
         sequence.take_over(header["tokens"], header["n_evaluated"], logits)
-        sequence.n_refused = header["n_refused"]
         return sequence
 
     def read_state(self, sequence: LlamaSequence) -> bytes:

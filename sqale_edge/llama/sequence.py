@@ -46,7 +46,6 @@ class LlamaSequence:
         self.seed = seed
         self.sampling = sampling_settings
         self.n_evaluated = 0
-        self.n_refused = 0
         self.logits: sampling.Logits | None = None
         self.failure: ModelError | None = None
         self.is_closed = False
@@ -95,8 +94,8 @@ class LlamaSequence:
             raise ModelError("an empty sequence cannot be decoded: append a prompt first")
         token, was_masked = sampling.sample(self.logits, self.sampling, self.seed, len(self._tokens), decoding.state)
         self._tokens.append(token)
-        self.n_refused += was_masked
         decoding.n_decoded += 1
+        decoding.n_refused += was_masked
         decoding.is_done = token in decoding.stop or decoding.n_decoded >= decoding.max_tokens
         return token
 
@@ -123,7 +122,6 @@ class LlamaSequence:
             "n_evaluated": self.n_evaluated,
             "seed": self.seed,
             "sampling": [self.sampling.temperature, self.sampling.top_k, self.sampling.top_p],
-            "n_refused": self.n_refused,
             "n_logits": 0 if self.logits is None else len(self.logits),
         }
         head = json.dumps(header).encode()
