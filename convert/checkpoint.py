@@ -67,6 +67,9 @@ class StoredTensor:
         return np.memmap(self.path, DTYPES[self.dtype], mode="r", offset=self.offset, shape=self.shape)
 
 
+_WHOLE_HINT = "download the whole repository; it needs config.json, the weights and tokenizer.json"
+
+
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
     """An opened checkpoint.
@@ -94,6 +97,8 @@ class Checkpoint:
                 path=folder,
                 hint="give the folder that holds config.json and model.safetensors",
             )
+        if not (folder / "config.json").exists():
+            raise CheckpointError(f"no config.json in {str(folder)!r}", path=folder, hint=_WHOLE_HINT)
         config = read_json(folder / "config.json")
         return cls(folder, config, _read_tensors(folder))
 
@@ -175,7 +180,7 @@ def _read_tensors(folder: Path) -> dict[str, StoredTensor]:
         return _read_shards(folder, read_json(index))
     if is_there(single):
         return {tensor.name: tensor for tensor in _read_header(single)}
-    hint = "download the whole repository; it needs config.json, the weights and tokenizer.json"
+    hint = _WHOLE_HINT
     if (folder / "adapter_model.safetensors").exists():
         hint = "this is an adapter: merge it into its base model first (merge_and_unload) and save that"
     elif any(folder.glob("pytorch_model*.bin")):

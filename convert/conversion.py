@@ -7,6 +7,7 @@ only then they get their names.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -30,7 +31,7 @@ from .workspace import check_disk_space, move_into_place, open_workspace
 from .writer import Field, count_bytes, write_gguf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from .provenance import Provenance
 
@@ -129,7 +130,8 @@ def convert_checkpoint(
     Args:
         source: Holds `config.json`, the weights as safetensors, `tokenizer.json`; a `sqale_agent.py` is read for the
         training prompt.
-        target: A file ending in `.gguf`; or a folder, or a name with `{quant}` in it, as several file types need.
+        target: A file ending in `.gguf`; or a folder, which is made where it is missing, or a name with `{quant}` in
+            it, as several file types need.
         quant: One or several of llama.cpp's file types, by name.
         overwrite: Replace files that exist.
         training_prompt: False leaves `sqale_agent.py` alone, for one that cannot be read.
@@ -188,8 +190,11 @@ def _choose_targets(target: Path, quants: list[str], provenance: Provenance, *, 
     """Where each file goes. Raises ConversionError for a place where it cannot or should not."""
     if not quants:
         raise ConversionError("no file type is given", path=target, hint="for example Q4_K_M")
-    if target.is_dir():
+    if target.is_dir() or not (target.suffix or os.path.lexists(target)):
         target /= re.sub(r"[^\w.-]+", "-", provenance.name) + "-{quant}.gguf"
+        folder = target.parent.parent
+    else:
+        folder = target.parent
     if len(quants) > 1 and "{quant}" not in target.name:
         raise ConversionError(
             f"{len(quants)} file types cannot all go to {str(target)!r}",
@@ -202,8 +207,9 @@ def _choose_targets(target: Path, quants: list[str], provenance: Provenance, *, 
             path=target,
             hint="llama.cpp programs expect that ending",
         )
-    if not target.parent.is_dir():
-        raise ConversionError(f"the folder {str(target.parent)!r} does not exist", path=target, hint="make it first")
+    if not folder.is_dir():
+        state = "is not a folder" if folder.exists() else "does not exist"
+        raise ConversionError(f"the output's folder {str(folder)!r} {state}", path=target, hint="make it first")
     targets = {quant: target.with_name(target.name.replace("{quant}", quant)) for quant in quants}
     for path in targets.values():
         if path.is_dir():
@@ -222,9 +228,9 @@ def _run(job: _Job) -> tuple[ConvertedFile, ...]:
     if len(direct) < len(job.targets) and _BASE not in direct:
         direct.append(_BASE)
     written = [*direct, *(quant for quant in job.targets if quant not in UNQUANTIZED)]
-    check_disk_space(folder, [(quant, job.estimate_bytes(quant)) for quant in written])
     seconds = {}
-    with open_workspace(folder) as workspace:
+    with _made(folder), open_workspace(folder) as workspace:
+        check_disk_space(folder, [(quant, job.estimate_bytes(quant)) for quant in written])
         # Targets end in .gguf, so none has the name of the file that only serves to make the others.
         paths = {quant: workspace / (job.targets[quant].name if quant in job.targets else quant) for quant in written}
         for quant in written:
@@ -243,6 +249,23 @@ def _run(job: _Job) -> tuple[ConvertedFile, ...]:
         for quant, target in job.targets.items():
             move_into_place(paths[quant], target)
     return tuple(files)
+
+
+@contextlib.contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """`folder` exists, also if the block ends well; one that was made for it is gone otherwise."""
+    is_new = not folder.exists()
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ConversionError(f"the folder {str(folder)!r} cannot be made: {error.strerror}", path=folder) from error
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def _write(job: _Job, path: Path, quant: str) -> None:

@@ -111,7 +111,8 @@ def _sources(path: Path, notes: list[str]) -> Iterator[_Source]:
 
     suffix = _suffix(path)
     name = path.name.removesuffix(".gz").removesuffix(".GZ")
-    name = name[: -len(suffix)] or "data"
+    # A name that needs no quotes in SQL: "Sales 2024.csv" becomes Sales_2024.
+    name = re.sub(r"\W+", "_", name[: -len(suffix)]).strip("_") or "data"
     if suffix in _DELIMITERS:
         yield _csv_source(name, open_text, _DELIMITERS[suffix])
     elif suffix in _JSON_LINES:

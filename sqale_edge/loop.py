@@ -5,6 +5,7 @@ Think, call tools, read results, until there is an answer. See `turn.py` for how
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import TYPE_CHECKING
@@ -123,13 +124,12 @@ class EpisodeLoop:
             must_answer = n_left == 0 or self._n_failed_queries >= self._limits.failed_queries
             prompt, is_final = self._results_prompt(turn, n_left, is_final=must_answer)
             if is_final and not must_answer:
-                self._notes.append(f"the {self._n_tokens} tokens of an episode were nearly spent: it ended early")
-                yield Noted(turn.number, self._notes[-1])
+                yield self._note(turn, f"the {self._n_tokens} tokens of an episode were nearly spent: it ended early")
             if len(self._sequence.tokens) + len(prompt) + _SHORTEST_ANSWER_TOKENS > self._n_tokens:
                 return self._fall_back()
         turn = yield from self._write_turn(prompt, is_final=True)
         yield TurnEnded(turn.number, turn.usage)
-        return self._take_final_answer(turn.text)
+        return (yield from self._take_final_answer(turn))
 
     # Prompts.
 
@@ -138,10 +138,14 @@ class EpisodeLoop:
         bos = self._engine.info.bos
         if bos is not None and prompt[:1] != [bos]:
             prompt.insert(0, bos)
-        if len(prompt) + self._n_reserved + self._limits.call_tokens > self._n_tokens:
+        n_kept = self._n_reserved + self._limits.call_tokens
+        if len(prompt) + n_kept > self._n_tokens:
+            is_context = self._n_tokens < self._limits.episode_tokens
+            limit = "n_ctx (SQALE_EDGE_N_CTX)" if is_context else "episode_tokens (SQALE_EDGE_EPISODE_TOKENS)"
             raise ContextOverflowError(
-                f"question and instructions are {len(prompt)} tokens, too many for an episode of {self._n_tokens}",
-                hint="ask a shorter question, or load the model with a larger n_ctx (SQALE_EDGE_N_CTX)",
+                f"question and instructions are {len(prompt)} tokens; with {n_kept} more for calls and answer they do "
+                f"not fit into an episode of {self._n_tokens}",
+                hint=f"ask a shorter question, or allow a larger {limit}",
             )
         return prompt
 
@@ -229,34 +233,44 @@ class EpisodeLoop:
             return _BAD_CALL
         result = self._toolbox.run(call.name, call.args)
         if call.name == "submit_sql" and not result.is_error:
-            self._accept(call.args["sql"])
+            with contextlib.suppress(QueryError):  # it ran just now; a second run can still be too slow
+                self._accept(call.args["sql"])
         return result
 
     # The answer.
 
-    def _accept(self, sql: str) -> bool:
-        """Make `sql` the answer if it executes, and say whether it does."""
+    def _accept(self, sql: str) -> None:
+        """Make `sql` the answer. Raises QueryError if it does not execute."""
         try:
-            self._table = self._database.query(
-                sql, max_rows=self._limits.max_rows, timeout_s=self._limits.query_timeout_s
-            )
+            table = self._database.query(sql, max_rows=self._limits.max_rows, timeout_s=self._limits.query_timeout_s)
         except QueryError:
             self._flag.check()
-            return False
-        self._sql = sql
-        return True
+            raise
+        self._table, self._sql = table, sql
 
-    def _take_final_answer(self, text: str) -> EndedBy:
-        for sql in final_candidates(text):
+    def _take_final_answer(self, turn: OpenTurn) -> Generator[Event, None, EndedBy]:
+        for sql in final_candidates(turn.text):
             self._flag.check()
-            if self._accept(sql):
+            try:
+                self._accept(sql)
+            except QueryError as error:
+                yield self._note(turn, f"the final answer does not run: {error}")
+            else:
                 return "final_turn"
         return self._fall_back()
 
     def _fall_back(self) -> EndedBy:
-        if self._last_query is not None and self._accept(self._last_query):
-            return "fallback_to_last_working_query"
-        return "no_answer"
+        if self._last_query is None:
+            return "no_answer"
+        try:
+            self._accept(self._last_query)
+        except QueryError:
+            return "no_answer"
+        return "fallback_to_last_working_query"
+
+    def _note(self, turn: OpenTurn, text: str) -> Noted:
+        self._notes.append(text)
+        return Noted(turn.number, text)
 
     def _make_episode(self, ended_by: EndedBy) -> Episode:
         turns = tuple(turn.freeze() for turn in self._turns)

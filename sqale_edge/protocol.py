@@ -69,7 +69,7 @@ def own_system_prompt() -> str:
         'Last: {"tool": "submit_sql", "args": {"sql": "SELECT ..."}} with the query that run_query has shown to be '
         "right.\n\n"
         "Use only tables and columns that a result has shown. Join only the tables that the question needs. "
-        "Select exactly the columns that are asked for."
+        "Select exactly the columns that are asked for, and all rows: no LIMIT that the question does not ask for."
     )
 
 
@@ -90,9 +90,11 @@ class Protocol:
         missing = [key for key in (SYSTEM_KEY, *_OWN_TEXTS) if key not in info.metadata]
         self.source: PromptSource = "own" if {SYSTEM_KEY, USER_KEY} & set(missing) else "training"
         notes = []
-        if missing:
+        if self.source == "own":
+            notes.append("the model file brings no training prompt: it gets our own instructions, and may answer worse")
+        elif missing:
             names = ", ".join(key.removeprefix("sqale.prompt.") for key in missing)
-            notes.append(f"the model file lacks training texts ({names}): this package's own wording is used")
+            notes.append(f"the model file lacks some training texts ({names}): our own wording is used for them")
         if info.chat_template is None:
             notes.append("the model file has no chat template: ChatML is used")
         self.notes = tuple(notes)

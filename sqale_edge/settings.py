@@ -43,11 +43,18 @@ class _Settings:
         environment = os.environ if environment is None else environment
         values = {name: value for name, value in given.items() if value is not None}
         hints = get_type_hints(type(self))
+        read_from: dict[str, str] = {}
         for field in dataclasses.fields(self):
             variable = f"SQALE_EDGE_{field.name.upper()}"
             if field.name not in values and environment.get(variable):
                 values[field.name] = _parse(variable, environment[variable], hints[field.name])
-        return dataclasses.replace(self, **values)
+                read_from[field.name] = variable
+        try:
+            return dataclasses.replace(self, **values)
+        except SettingsError as error:
+            if error.field in read_from:
+                error.hint = f"unset {read_from[error.field]} or correct it"
+            raise
 
     def __post_init__(self) -> None:
         for field, hint in get_type_hints(type(self)).items():

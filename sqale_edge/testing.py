@@ -216,7 +216,7 @@ class ScriptedSequence:
 def make_shop(path: str | Path | None = None) -> Path:
     """Write a small shop database to `path`, or to a new temporary file, and return where it is."""
     if path is None:
-        path = Path(tempfile.mkdtemp(prefix="sqale-edge-")) / "shop.sqlite"
+        path = Path(tempfile.mkdtemp(prefix="shop-")) / "shop.sqlite"
     connection = sqlite3.connect(path)
     with connection:
         connection.executescript(_SHOP)

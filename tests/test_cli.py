@@ -23,14 +23,18 @@ from checkpoints import byte_alphabet, train_bpe
 
 from sqale_edge import Episode
 from sqale_edge._version import __version__
+from sqale_edge.chat_template import CHATML
 from sqale_edge.cli import main
+from sqale_edge.protocol import BUDGET_KEY, BUDGET_ONE_KEY, LIMIT_KEY, RESULT_KEY, SYSTEM_KEY, USER_KEY
 
 QUESTION = "How many customers are there?"
 WAIT_S = 60
 needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and terminals are those of POSIX")
 
 
-def write_submitting_gguf(path: Path, sql: str, *, name: str = "Submitter", template: str | None = None) -> Path:
+def write_submitting_gguf(
+    path: Path, sql: str, *, name: str = "Submitter", template: str | None = None, is_trained: bool = True
+) -> Path:
     """A Llama whose likeliest token is always the same one: a whole `submit_sql` call of `sql`."""
     alphabet = byte_alphabet()
     call = json.dumps({"tool": "submit_sql", "args": {"sql": sql}})
@@ -53,8 +57,9 @@ def write_submitting_gguf(path: Path, sql: str, *, name: str = "Submitter", temp
     writer.add_token_merges([" ".join(merge) for merge in merges])
     writer.add_token_types(kinds)
     writer.add_eos_token_id(tokens.index("<|im_end|>"))
-    if template:
-        writer.add_chat_template(template)
+    writer.add_chat_template(template or CHATML)
+    for key in (SYSTEM_KEY, USER_KEY, RESULT_KEY, BUDGET_KEY, BUDGET_ONE_KEY, LIMIT_KEY) if is_trained else ():
+        writer.add_string(key, "{question}")
     first = np.eye(1, n_embd, dtype=np.float32)  # every token looks the same: the first unit vector
     writer.add_tensor("token_embd.weight", np.repeat(first, len(tokens), axis=0))
     output = np.zeros((len(tokens), n_embd), np.float32)
@@ -430,9 +435,49 @@ def test_help_has_an_example(run, command):
 # Pipes, terminals, Ctrl-C.
 
 
+def test_what_a_person_should_know_is_said_without_a_trace(run, shop, tmp_path):
+    """Notes about the model and the files are on stderr in every format; stdout is the answer alone."""
+    model = write_submitting_gguf(tmp_path / "m.gguf", "SELECT 1 AS one", is_trained=False)
+    for form in ("table", "csv", "sql"):
+        code, out, err = run("ask", shop, QUESTION, "-m", model, "--threads", "1", "-f", form)
+        assert (code, "Note" in out) == (0, False)
+        assert sum("no training prompt" in line for line in err.splitlines()) == 1
+
+
+def test_a_time_limit_says_how_to_allow_more(run, shop, qwen_gguf):
+    """And not to look at a trace."""
+    code, out, err = run("ask", shop, QUESTION, "-m", qwen_gguf, "--threads", "1", "--timeout", "0.05")
+    assert (code, out) == (3, "")
+    assert err.splitlines()[-1] == "No answer: the time limit of 0.05 s was reached. Allow more with --timeout."
+
+
+@pytest.mark.parametrize("question", ["", "  "])
+def test_an_empty_question_is_wrong_usage(run, shop, count_model, question):
+    """It is refused before a model is loaded."""
+    code, out, err = run("ask", shop, question, "-m", count_model)
+    assert (code, out) == (2, "")
+    assert "empty" in err
+
+
+def test_a_variable_out_of_range_is_named(run, shop, count_model, monkeypatch):
+    """The one line says which variable to correct."""
+    monkeypatch.setenv("SQALE_EDGE_N_CTX", "3")
+    code, out, err = run("ask", shop, QUESTION, "-m", count_model)
+    assert (code, out) == (1, "")
+    assert err == "Error: n_ctx is 3, but must be from 64 to 1048576. Fix: unset SQALE_EDGE_N_CTX or correct it.\n"
+
+
+def test_a_folder_as_model_says_how_to_convert_it(run, shop, tmp_path):
+    """A checkpoint's folder is what people try first."""
+    code, out, err = run("ask", shop, QUESTION, "-m", tmp_path)
+    assert (code, out) == (1, "")
+    assert "is a folder" in err
+    assert "sqale-edge convert" in err
+
+
 @needs_posix
 def test_a_reader_that_goes_away_is_no_error_message(shop, tmp_path):
-    """`ask ... | head -1`: no traceback, and it ends."""
+    """`ask ... | head -1`: no traceback, and it ends well: it was the reader who had seen enough."""
     sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 200000) SELECT i, i, i FROM n"
     model = write_submitting_gguf(tmp_path / "m.gguf", sql)
     options = ["-m", model, "--threads", "1", "-f", "csv", "--max-rows", "200000"]
@@ -441,7 +486,7 @@ def test_a_reader_that_goes_away_is_no_error_message(shop, tmp_path):
     process.stdout.close()
     err = process.stderr.read()
     process.stderr.close()
-    assert process.wait(WAIT_S) == 1
+    assert process.wait(WAIT_S) == 0
     assert err == b""
 
 
@@ -517,7 +562,7 @@ def interrupt_at(word: bytes, *args) -> tuple[int, bytes, bytes]:
 
 # (what stands on stderr when it is interrupted, the question)
 MOMENTS = {
-    "before the prompt is evaluated": (b"note: ", "why? " * 1500),
+    "before the prompt is evaluated": (b"note: ", "why? " * 1300),
     "while it decodes": (b"new tokens evaluated", QUESTION),
 }
 

@@ -55,7 +55,7 @@ def test_csv(write):
         (1, "00123", 9.5, 123456789012345678, 100000.0, 'a "b", c\r\nd', None),
         (2, "04567", -3.0, 2, 12.0, None, None),
     )
-    assert tables(path) == {"sales 2024": (types, rows)}
+    assert tables(path) == {"sales_2024": (types, rows)}
 
 
 @pytest.mark.parametrize(

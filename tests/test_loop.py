@@ -576,7 +576,7 @@ def test_no_context_is_too_small_to_end_well(shop, n_ctx, thinks):
 def test_a_question_that_is_too_long_is_the_callers_mistake(shop):
     """It raises before anything is evaluated, and the agent can be asked again."""
     agent = Agent(WatchedEngine([call("submit_sql", sql=COUNT)]))
-    with pytest.raises(ContextOverflowError, match="too many for an episode of 12288") as caught:
+    with pytest.raises(ContextOverflowError, match="do not fit into an episode of 12288") as caught:
         agent.run("x" * 12_288, shop)
     assert "shorter question" in caught.value.hint
     assert agent.engine.sequences[0].tokens == ()

@@ -81,6 +81,9 @@ def test_only_new_tokens_are_evaluated_in_every_turn(agent, watched, shop):
     for earlier, later in zip(episode.turns, episode.turns[1:], strict=False):
         written = earlier.usage.n_prompt + earlier.usage.n_decoded + earlier.usage.n_forced
         assert later.usage.n_cached in (written, written - 1)  # the last drawn token is evaluated with the next turn
+    n_decoded = sum(turn.usage.n_decoded for turn in episode.turns)
+    assert 0 < sum(turn.usage.n_refused for turn in episode.turns) == episode.usage.n_refused <= n_decoded
+    assert [event.usage for event in events if isinstance(event, TurnEnded)] == [turn.usage for turn in episode.turns]
     log = watched.logs[-1]
     assert (
         len(log)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import io
 import logging
+import os
 import sys
 from typing import Any
 
@@ -37,6 +38,15 @@ class _LazyGroup(click.Group):
             return None
         command: click.Command = getattr(importlib.import_module(f"sqale_edge.cli.{cmd_name}"), cmd_name)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a reader that has seen enough (`| head`) ends it without an error."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Python would complain once more when it flushes stdout at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

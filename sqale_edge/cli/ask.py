@@ -26,9 +26,15 @@ if TYPE_CHECKING:
     from sqale_edge.settings import GpuLayers
 
 
+def _check_question(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    if not value.strip():
+        raise click.BadParameter("it is empty")
+    return value
+
+
 @click.command()
-@click.argument("db", nargs=-1, required=True, type=click.Path())
-@click.argument("question")
+@click.argument("db", nargs=-1, required=True)
+@click.argument("question", callback=_check_question)
 @model_options
 @click.option("--evidence", help="Outside knowledge that the question needs.")
 @click.option(
@@ -109,11 +115,14 @@ def ask(
         view.close()
     if episode is None:
         raise Cancelled("the question was cancelled before it was asked")
-    return _report(episode, form, limits.timeout_s)
+    return _report(episode, form, limits.timeout_s, is_traced=trace)
 
 
-def _report(episode: Episode, form: str, timeout_s: float | None) -> int:
+def _report(episode: Episode, form: str, timeout_s: float | None, *, is_traced: bool) -> int:
     """Print the answer and what the person should know; the exit code."""
+    if not is_traced:
+        for note in episode.notes:
+            click.echo(printable(f"Note: {note}."), err=True)
     answer = format_answer(episode, form)
     if answer:
         # Not `click.echo`, which takes escape sequences out of what is piped: in CSV they may be data.
@@ -122,12 +131,13 @@ def _report(episode: Episode, form: str, timeout_s: float | None) -> int:
     if episode.ended_by == "cancelled":
         raise Cancelled("the question was cancelled")
     if episode.sql is None:
-        reason = (
-            f"the time limit of {timeout_s:g} s was reached"
-            if episode.ended_by == "timeout"
-            else "the model found no query that runs"
-        )
-        click.echo(f"No answer: {reason}. See why with --trace, or try another --seed.", err=True)
+        if episode.ended_by == "timeout":
+            reason = f"the time limit of {timeout_s:g} s was reached. Allow more with --timeout"
+        elif is_traced:
+            reason = "the model found no query that runs. Ask in other words, or try another --seed"
+        else:
+            reason = "the model found no query that runs. See why with --trace, or try another --seed"
+        click.echo(f"No answer: {reason}.", err=True)
         return EXIT_NO_ANSWER
     if form not in ("sql", "json"):
         click.echo(printable(f"SQL: {one_line(episode.sql)}"), err=True)

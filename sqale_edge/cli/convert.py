@@ -14,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRem
 from rich.progress import Progress as Bars
 
 from sqale_edge.cli.text import printable
+from sqale_edge.errors import ConversionError
 
 if TYPE_CHECKING:
     from sqale_edge.convert import Conversion, Progress, Verification
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A .gguf file; a folder, or a name with {quant} in it.",
+    help="A .gguf file; a folder, made if it is missing; or a name with {quant} in it.",
 )
 @click.option(
     "-q",
@@ -86,7 +87,11 @@ def convert(
         raise click.UsageError("give either a CHECKPOINT to convert, or --verify FILE")
     console = Console(stderr=True)
     if verify is not None:
-        verification = verify_file(verify)
+        try:
+            verification = verify_file(verify)
+        except ConversionError as error:
+            error.hint = error.hint or "convert or download it again"
+            raise
         _print(dataclasses.asdict(verification), _describe_file(str(verify), verification), as_json=as_json)
         return
     assert checkpoint is not None
@@ -116,7 +121,10 @@ def _print(report: dict[str, Any], text: str, *, as_json: bool) -> None:
 
 def _describe(conversion: Conversion) -> list[str]:
     """The report for a person."""
-    lines = [f"{conversion.name}: converted in {conversion.seconds:.1f} s, {conversion.n_dropped} tensors dropped"]
+    dropped = (
+        f"{conversion.n_dropped} tensors dropped that only serve pictures or drafts" if conversion.n_dropped else ""
+    )
+    lines = [", ".join(filter(None, [f"{conversion.name}: converted in {conversion.seconds:.1f} s", dropped]))]
     lines += [
         f"  {_describe_file(str(file.path), file.verification)}, {file.seconds:.1f} s" for file in conversion.files
     ]

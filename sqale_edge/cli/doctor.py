@@ -19,6 +19,8 @@ _MIB = 1 << 20
 @click.option(
     "-m",
     "--model",
+    envvar="SQALE_EDGE_MODEL",
+    show_envvar=True,
     type=click.Path(path_type=Path),
     help="A GGUF file: say what it is and how much memory it will take.",
 )
@@ -39,7 +41,7 @@ def doctor(*, model: Path | None, as_json: bool) -> None:
     for section, values in report.items():
         click.echo(section)
         for name, value in values.items():
-            click.echo(printable(f"  {name:26} {_show(name, value)}"))
+            click.echo(printable(f"  {name.removesuffix('_bytes'):26} {_show(name, value)}"))
 
 
 def _describe_machine() -> dict[str, dict[str, Any]]:
@@ -86,7 +88,7 @@ def _describe_model(path: Path, available_bytes: int | None) -> dict[str, Any]:
         "vocabulary": info.n_vocab,
         "thinks": protocol.thinks,
         "prompt": protocol.source,
-        "notes": "; ".join(protocol.notes) or "none",
+        "notes": [*protocol.notes, *_context_note(settings.n_ctx, info.n_ctx)],
         "n_ctx": settings.n_ctx,
         "weights_bytes": estimate.weights_bytes,
         "kv_cache_bytes": estimate.kv_cache_bytes,
@@ -98,11 +100,17 @@ def _describe_model(path: Path, available_bytes: int | None) -> dict[str, Any]:
     }
 
 
+def _context_note(n_ctx: int, n_ctx_trained: int) -> list[str]:
+    if n_ctx <= n_ctx_trained:
+        return []
+    return [f"the model was trained for {n_ctx_trained} tokens: set SQALE_EDGE_N_CTX to at most that"]
+
+
 def _show(name: str, value: Any) -> str:
     if name.endswith("_bytes") and isinstance(value, int):
         return f"{value / _MIB:,.0f} MiB"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(value)
+        return ("; " if name == "notes" else ", ").join(value) or "none"
     return "unknown" if value is None else str(value)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _ALL_LAYERS = -1
+_CONVERT_HINT = "a checkpoint's folder becomes one with: sqale-edge convert FOLDER -o FILE"
 _OFFLOAD_HINT = "install llama-cpp-python with CUDA or Metal (see the README), or use --gpu-layers off"
 
 
@@ -120,6 +121,8 @@ def check_gguf(path: Path) -> None:
         raise ModelNotFoundError(
             f"there is no model file {str(path)!r}", hint="check the path; --model takes a .gguf file"
         )
+    if path.is_dir():
+        raise ModelLoadError(f"{str(path)!r} is a folder, not a GGUF file", hint=_CONVERT_HINT)
     try:
         with path.open("rb") as file:
             head = file.read(64)
@@ -141,7 +144,7 @@ def check_gguf(path: Path) -> None:
     )
     raise ModelLoadError(
         f"{str(path)!r} is not a GGUF file, but {kind}",
-        hint="convert a checkpoint with: sqale-edge convert CHECKPOINT -o FILE",
+        hint=f"download it again if it should be one; {_CONVERT_HINT}",
     )
 
 

@@ -127,7 +127,7 @@ def poison(folder, value):
 ROOT = "model.language_model."
 # (what is wrong, how it comes about, a part of the message)
 HOSTILE = [
-    ("nothing there", lambda folder: [file.unlink() for file in folder.iterdir()], r"config\.json cannot be read"),
+    ("nothing there", lambda folder: [file.unlink() for file in folder.iterdir()], r"no config\.json in"),
     ("no weights", remove("model.safetensors"), r"no model\.safetensors"),
     (
         "pickled weights",

@@ -233,6 +233,20 @@ def test_a_target_that_cannot_be_is_refused_before_writing(checkpoint, tmp_path,
     assert (tmp_path / "there.gguf").read_text() == "precious"
 
 
+def test_a_folder_that_is_missing_is_made(checkpoint, tmp_path):
+    """Several types go into it by name; it is gone again if the conversion fails."""
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert_checkpoint(checkpoint, tmp_path / "models", ["BF16", "Q8_0"], on_progress=stop)
+    assert list(tmp_path.iterdir()) == []
+    report = convert_checkpoint(checkpoint, tmp_path / "models", ["BF16", "Q8_0"])
+    assert [file.path.parent for file in report.files] == [tmp_path / "models"] * 2
+    assert sorted(path.suffix for path in (tmp_path / "models").iterdir()) == [".gguf", ".gguf"]
+
+
 def test_overwriting_replaces_a_link_and_not_what_it_points_to(checkpoint, tmp_path):
     """A symbolic link at the target's place becomes the file; the other end is untouched."""
     (tmp_path / "precious").write_text("precious")
