@@ -23,7 +23,7 @@ from sqale_edge.errors import DatabaseOpenError, QueryError
 from sqale_edge.imports import import_files, is_importable
 from sqale_edge.private_files import remove_abandoned
 from sqale_edge.sql_text import bare_statement, n_with_copies
-from sqale_edge.sqlite_files import error_code, open_file
+from sqale_edge.sqlite_files import FileBusyError, error_code, open_file
 from sqale_edge.sqlite_guard import STORED_VALUE_BYTES, VALUE_BYTES, Guard, touch_virtual_tables
 
 if TYPE_CHECKING:
@@ -175,7 +175,10 @@ class Database:
         if self._is_closed:
             raise QueryError("the database is closed", path=self.path)
         if self._is_released or self._file.has_changed():
-            renewed = open_file(self._file.path)
+            try:
+                renewed = open_file(self._file.path)
+            except FileBusyError as error:
+                raise QueryError(_BUSY, path=self.path) from error
             self._file.close()
             self._file = renewed
             self._is_released = self._is_attached = False
@@ -240,7 +243,7 @@ class Database:
     def _query_error(self, error: Exception, timeout_s: float) -> QueryError:
         if self._guard.is_interrupted:
             return QueryError("the query was cancelled", kind="interrupted", path=self.path)
-        if self._guard.is_over():
+        if self._guard.is_over() and error_code(error) not in _BUSY_CODES:  # waiting for a writer took the time
             message = (
                 f"the query took longer than {timeout_s:g} s and was stopped. Make it simpler, or filter more rows"
             )
@@ -285,11 +288,10 @@ def _cut(row: Row, max_cell_bytes: int) -> tuple[Row, int, bool]:
     return row, n_bytes, is_cut
 
 
+_BUSY = "another program is writing to the database. Try again"
+_BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _FAILURES = {
-    sqlite3.SQLITE_BUSY: "another program is writing to the database. Try again",
-    sqlite3.SQLITE_LOCKED: "another program is writing to the database. Try again",
-    sqlite3.SQLITE_READONLY: "another program is writing to the database. Try again",
-    sqlite3.SQLITE_CANTOPEN: "another program is writing to the database. Try again",
+    **dict.fromkeys((*_BUSY_CODES, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN), _BUSY),
     sqlite3.SQLITE_TOOBIG: (
         f"a value is too long: more than {VALUE_BYTES // _MEBIBYTE} MiB where functions work on it, or more than "
         f"{STORED_VALUE_BYTES // _MEBIBYTE} MiB. Leave that column out"

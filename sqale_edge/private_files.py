@@ -1,8 +1,8 @@
 """Directories for files of this process alone: copies and imported tables.
 
 A directory is removed when its owner lets go of it, at the latest when Python ends. After a crash it stays, and the
-next start removes
-it: each holds a file that its owner keeps locked, and a directory whose file can be locked has no owner.
+first start that finds it older than a minute removes it: each holds a file that its owner keeps locked, and a
+directory whose file can be locked has no owner. A directory without that file is somebody else's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 import weakref
 from pathlib import Path
 
-_PREFIX = "sqale-edge-"
+_PREFIX = ".sqale-edge-private-"
 _OWNER = "owner"
 _SECONDS_TO_LOCK = 60.0  # a younger directory may not have its lock yet
 
@@ -46,9 +46,18 @@ def remove_abandoned() -> None:
             found = directory.lstat()
             is_ours = not hasattr(os, "getuid") or found.st_uid == os.getuid()
             if is_ours and stat.S_ISDIR(found.st_mode) and found.st_mtime < time.time() - _SECONDS_TO_LOCK:
-                with contextlib.closing(sqlite3.connect(directory / _OWNER, timeout=0, isolation_level=None)) as owner:
-                    owner.execute("BEGIN EXCLUSIVE")
-                shutil.rmtree(directory, ignore_errors=True)
+                _remove_unlocked(directory)
+
+
+def _remove_unlocked(directory: Path) -> None:
+    """Delete `directory` if it is empty, or holds an owner file that nobody has locked."""
+    if not any(directory.iterdir()):
+        directory.rmdir()  # its process died before it had an owner file
+        return
+    uri = (directory / _OWNER).absolute().as_uri() + "?mode=rw"  # a missing one is not made
+    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None)) as owner:
+        owner.execute("BEGIN EXCLUSIVE")
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _remove(path: Path, owner: sqlite3.Connection) -> None:

@@ -50,6 +50,10 @@ _PARTS = ("", "-wal", "-journal")
 Signature = tuple[tuple[int, int, int, int] | None, ...]
 
 
+class FileBusyError(DatabaseOpenError):
+    """Another program keeps the file from being read now; later it may work."""
+
+
 @dataclasses.dataclass(frozen=True)
 class OpenFile:
     """An open database file.
@@ -80,7 +84,12 @@ class OpenFile:
 
 
 def open_file(path: Path, directory: PrivateDirectory | None = None) -> OpenFile:
-    """The SQLite file `path`, read-only. `directory` is removed when it is closed. Raises DatabaseOpenError."""
+    """The SQLite file `path`, read-only. `directory` is removed when it is closed.
+
+    Raises:
+        FileBusyError: Another program has locked it, or changes it all the time.
+        DatabaseOpenError: It is missing, unreadable or not a SQLite database.
+    """
     _check_file(path)
     absolute = path.absolute()
     for _ in range(_ATTEMPTS):
@@ -93,7 +102,7 @@ def open_file(path: Path, directory: PrivateDirectory | None = None) -> OpenFile
         if copy := _open_copy(absolute, signature):
             return copy
         time.sleep(_SECONDS_BETWEEN)
-    raise DatabaseOpenError(
+    raise FileBusyError(
         f"{str(path)!r} changes all the time", path=path, hint="try again when the other program has finished"
     )
 
@@ -239,8 +248,10 @@ def _check_file(path: Path) -> None:
 def _open_error(path: Path, error: Exception) -> DatabaseOpenError:
     code = error_code(error)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        fault, hint = "is locked by another program", "try again when it has finished writing"
-    elif isinstance(error, UnicodeError) or "malformed database schema" in str(error):
+        return FileBusyError(
+            f"{str(path)!r} is locked by another program", path=path, hint="try again when it has finished writing"
+        )
+    if isinstance(error, UnicodeError) or "malformed database schema" in str(error):
         detail = "a name in it is not UTF-8" if isinstance(error, UnicodeError) else visible(str(error))
         fault = f"has a schema that SQLite {sqlite3.sqlite_version} cannot read: {detail}"
         hint = "it is damaged, or needs a Python with a newer SQLite"

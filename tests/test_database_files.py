@@ -12,8 +12,9 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import pytest
 
 from sqale_edge.database import Database
-from sqale_edge.errors import DatabaseOpenError
+from sqale_edge.errors import DatabaseOpenError, QueryError
 from sqale_edge.sqlite_files import sqlite_uri
+from sqale_edge.tools import Toolbox
 
 WRITER = """
 import os, sqlite3, sys
@@ -188,9 +189,9 @@ def test_rollback_after_a_crash(writer, path):
     with Database.open(path) as database:
         assert rows(database) == list(range(99))
         assert "private copy" in database.notes[0]
-        copies = set(Path(tempfile.gettempdir()).glob("sqale-edge-*/copy"))
+        copies = set(Path(tempfile.gettempdir()).glob(".sqale-edge-private-*/copy"))
         assert copies
-    assert not copies & set(Path(tempfile.gettempdir()).glob("sqale-edge-*/copy"))
+    assert not copies & set(Path(tempfile.gettempdir()).glob(".sqale-edge-private-*/copy"))
     assert fingerprint(path.parent) == before
 
 
@@ -202,6 +203,25 @@ def test_locked(writer, path):
     writer.do("COMMIT")
     with Database.open(path) as database:
         assert rows(database) == []
+
+
+@pytest.mark.parametrize("change", [(), ("INSERT INTO t VALUES (2)",)], ids=["lock", "change"])
+def test_locked_between_statements(writer, path, change):
+    """A writer that holds the lock when the next statement starts is data for the model; then the statement works."""
+    writer.do("CREATE TABLE t(a)", "INSERT INTO t VALUES (1)")
+    with Database.open(path) as database:
+        assert rows(database) == [1]
+        writer.do("BEGIN EXCLUSIVE", *change)
+        toolbox = Toolbox(database, query_timeout_s=1)
+        with pytest.raises(QueryError, match="another program is writing") as caught:
+            database.query("SELECT a FROM t", max_rows=1, timeout_s=1)
+        assert caught.value.kind == "failed"
+        result = toolbox.run("list_tables", {})
+        assert result.is_error
+        assert result.output == "Error: another program is writing to the database. Try again."
+        writer.do("COMMIT")
+        assert rows(database) == [1, 2][: 1 + len(change)]
+        assert not toolbox.run("list_tables", {}).is_error
 
 
 def test_unfinished_change_is_not_seen(writer, path):
@@ -383,3 +403,39 @@ def test_abandoned_copies_are_removed(writer, path, tmp_path):
     third.communicate()
     running.communicate()
     assert list(private.iterdir()) == []
+
+
+def test_only_abandoned_folders_are_removed(tmp_path):
+    """Of old folders those go that are empty or have an owner file without a lock; nobody else's is touched."""
+    folders = {
+        name: tmp_path / name
+        for name in (
+            "sqale-edge-main",
+            ".sqale-edge-private-empty",
+            ".sqale-edge-private-young",
+            ".sqale-edge-private-of a user?#%",
+            ".sqale-edge-private-text",
+            ".sqale-edge-private-locked",
+            ".sqale-edge-private-abandoned",
+        )
+    }
+    for folder in folders.values():
+        folder.mkdir()
+    (folders["sqale-edge-main"] / "owner").touch()
+    (folders[".sqale-edge-private-of a user?#%"] / "thesis.txt").write_text("years of work")
+    (folders[".sqale-edge-private-text"] / "owner").write_text("this is my file, and not a lock" * 40)
+    (folders[".sqale-edge-private-abandoned"] / "copy").write_bytes(b"x")
+    owners = [sqlite3.connect(folders[f".sqale-edge-private-{name}"] / "owner") for name in ("locked", "abandoned")]
+    owners[1].close()
+    (folders[".sqale-edge-private-abandoned"] / "owner").touch()
+    owners[0].execute("BEGIN EXCLUSIVE")
+    for name, folder in folders.items():
+        if "young" not in name:
+            os.utime(folder, (1, 1))
+    environment = os.environ | {"TMPDIR": str(tmp_path), "TEMP": str(tmp_path)}
+    program = "from sqale_edge.private_files import remove_abandoned; remove_abandoned()"
+    subprocess.run([sys.executable, "-P", "-c", program], env=environment, check=True)
+    owners[0].close()
+    gone = {".sqale-edge-private-empty", ".sqale-edge-private-abandoned"}
+    assert {folder.name for folder in tmp_path.iterdir()} == set(folders) - gone
+    assert [entry.name for entry in folders[".sqale-edge-private-of a user?#%"].iterdir()] == ["thesis.txt"]

@@ -192,12 +192,12 @@ def test_sqlite_file_with_another_name(tmp_path):
 def test_wrong_files(write, name, content, message):
     """The error names the file and the line, and nothing is left behind."""
     path = write(name, content)
-    before = set(Path(tempfile.gettempdir()).glob("sqale-edge-*"))
+    before = set(Path(tempfile.gettempdir()).glob(".sqale-edge-private-*"))
     with pytest.raises(DatabaseOpenError) as caught:
         Database.open(path)
     assert repr(str(path)) in str(caught.value)
     assert message in str(caught.value)
-    assert set(Path(tempfile.gettempdir()).glob("sqale-edge-*")) == before
+    assert set(Path(tempfile.gettempdir()).glob(".sqale-edge-private-*")) == before
 
 
 def test_missing_file(tmp_path):
@@ -209,10 +209,10 @@ def test_missing_file(tmp_path):
 def test_private_database_is_removed(write):
     """The database is in a private folder of its own, and gone when it is closed; the file it came from stays."""
     path = write("t.csv", "a\n1\n")
-    before = set(Path(tempfile.gettempdir()).glob("sqale-edge-*"))
+    before = set(Path(tempfile.gettempdir()).glob(".sqale-edge-private-*"))
     with Database.open(path) as database:
         assert database.path == path
-        (directory,) = set(Path(tempfile.gettempdir()).glob("sqale-edge-*")) - before
+        (directory,) = set(Path(tempfile.gettempdir()).glob(".sqale-edge-private-*")) - before
         assert directory.stat().st_mode & 0o077 == 0 or directory.drive
     assert not directory.exists()
     assert path.read_text() == "a\n1\n"
