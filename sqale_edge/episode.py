@@ -165,8 +165,8 @@ class Event(_Value):
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """The event that `to_dict` made `data` of."""
-        kinds = {kind.__name__: kind for kind in cls.__subclasses__()}
-        return super(Event, kinds.get(data["event"], cls)).from_dict(data)
+        kinds = {kind.__name__: kind for kind in (cls, *cls.__subclasses__())}
+        return super(Event, kinds[data["event"]]).from_dict(data)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -99,7 +99,11 @@ class Protocol:
             notes.append("the model file has no chat template: ChatML is used")
         self.notes = tuple(notes)
         system = info.metadata.get(SYSTEM_KEY, own_system_prompt())
-        self._chat = cut_template(info.chat_template or CHATML, system, can_think=info.thinks, eos=info.eos_text)
+        template = info.chat_template or CHATML
+        # Some models have the tokens in their vocabulary, but were trained not to think: their templates do not know
+        # them.
+        can_think = info.thinks and "<think>" in template
+        self._chat = cut_template(template, system, can_think=can_think, eos=info.eos_text)
         self.thinks = self._chat.thinks
 
     def first_prompt(self, question: str, evidence: str | None = None) -> list[Piece]:

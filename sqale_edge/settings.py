@@ -168,7 +168,7 @@ class EpisodeLimits(_Settings):
         final_tokens: Tokens that the final turn may decode.
         episode_tokens: Tokens of the whole episode: prompt, results and output.
         query_timeout_s: Seconds that one SQL statement may run.
-        timeout_s: Seconds that the whole question may take; None is no limit.
+        timeout_s: Seconds that the whole question may take, once model and database are open; None is no limit.
         max_rows: Rows of the answer that are kept for the person who asked.
     """
 

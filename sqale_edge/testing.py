@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from sqale_edge.engine import Grammar
 
+__all__ = ["ScriptedEngine", "ScriptedSequence", "make_shop"]
+
 _LITERALS: Final = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
 _IDS: Final = {literal: 256 + index for index, literal in enumerate(_LITERALS)}
 _END: Final = frozenset({_IDS["<|im_end|>"], _IDS["<|endoftext|>"]})

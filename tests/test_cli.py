@@ -162,7 +162,7 @@ def test_json_is_the_whole_episode(ask):
     assert (episode.question, episode.evidence, episode.seed) == (QUESTION, "a hint", 5)
     assert (episode.ended_by, episode.sql, len(episode.rows)) == ("submit_sql", TWO, 2)
     assert episode.model == "Submitter"
-    assert episode.usage.n_evaluated > 500
+    assert episode.usage.n_evaluated > 50
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "markdown", "jsonl"])
@@ -266,12 +266,14 @@ def test_the_trace_tells_everything_live(ask):
     code, out, err = ask("SELECT '[red]' AS \":key:\"", "--trace", "-f", "sql")
     assert (code, out) == (0, "SELECT '[red]' AS \":key:\"\n")
     lines = err.splitlines()
-    assert sum(line.startswith("note: ") for line in lines) == 2
+    assert lines[0].startswith("note: CPU only")
     assert any(line.startswith("── turn 1: ") and "new tokens evaluated, 0 cached" in line for line in lines)
     assert '→ submit_sql {"sql": "SELECT \'[red]\' AS \\":key:\\""}' in lines
     assert ":key:\n[red]\n" in err
     assert any(line.startswith("tokens: ") for line in lines)
-    assert any(line.startswith("── submit_sql after 1 turns") and line.endswith("own prompt, seed 0") for line in lines)
+    assert any(
+        line.startswith("── submit_sql after 1 turns") and line.endswith("training prompt, seed 0") for line in lines
+    )
 
 
 def test_the_trace_cannot_steer_a_terminal(ask):

@@ -121,6 +121,62 @@ def test_interrupt_without_a_query(numbers):
     assert numbers.query("SELECT count(*) FROM t", max_rows=1).rows == ((10,),)
 
 
+def test_a_cancel_before_the_statement_is_not_lost(numbers):
+    """A flag that is set before a statement starts, or while it runs, stops it; without the flag it runs."""
+    flag = threading.Event()
+    assert numbers.query("SELECT count(*) FROM t", max_rows=1, should_stop=flag.is_set).rows == ((10,),)
+    timer = threading.Timer(0.2, flag.set)
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(QueryError) as while_running:
+        numbers.query(COUNT_FOREVER, max_rows=1, timeout_s=30, should_stop=flag.is_set)
+    timer.join()
+    with pytest.raises(QueryError) as before_endless:
+        numbers.query(COUNT_FOREVER, max_rows=1, timeout_s=30, should_stop=flag.is_set)
+    with pytest.raises(QueryError) as before_short:
+        numbers.query("SELECT n FROM t", max_rows=1, should_stop=flag.is_set, keep_partial=True)
+    assert [caught.value.kind for caught in (while_running, before_endless, before_short)] == ["interrupted"] * 3
+    assert time.monotonic() - started < 5
+    assert numbers.query("SELECT count(*) FROM t", max_rows=1).rows == ((10,),)
+
+
+# The first seven rows come at once, the eighth never.
+SLOW_ROWS = f"SELECT n, CASE WHEN n > 7 THEN ({COUNT_FOREVER}) END FROM t"
+
+
+def test_rows_until_the_time_was_up(numbers):
+    """With keep_partial the rows found until the time was up are kept, and the table says what they are."""
+    table = numbers.query(SLOW_ROWS, max_rows=99, timeout_s=0.2, keep_partial=True)
+    rows = tuple((n, None) for n in range(1, 8))
+    assert (table.rows, table.truncated, table.has_more_rows, table.has_timed_out) == (rows, True, True, True)
+    whole = numbers.query("SELECT n FROM t", max_rows=99, keep_partial=True)
+    assert (len(whole.rows), whole.truncated, whole.has_timed_out) == (10, False, False)
+
+
+def test_no_rows_until_the_time_was_up(numbers):
+    """Without keep_partial, without a row, and for a cancelled statement, it is an error as ever."""
+    stops = iter([False] * 40)
+    for sql, options, kind in [
+        (SLOW_ROWS, {}, "timeout"),
+        (COUNT_FOREVER, {"keep_partial": True}, "timeout"),
+        (SLOW_ROWS, {"keep_partial": True, "should_stop": lambda: next(stops, True)}, "interrupted"),
+        ("SELECT abs(n - 6 - 9223372036854775807 - 1) FROM t", {"keep_partial": True}, "failed"),
+    ]:
+        with pytest.raises(QueryError) as caught:
+            numbers.query(sql, max_rows=99, timeout_s=0.3, **options)
+        assert caught.value.kind == kind
+
+
+def test_slow_rows_end_in_time(make):
+    """The clock is looked at after every row, not only after many steps: rows of one slow call each end in time."""
+    database = make("CREATE TABLE t(n); INSERT INTO t VALUES " + ", ".join(f"({n})" for n in range(99)))
+    slow = "replace(hex(zeroblob(400000)), '000000000000000000000000000000000000001' || n, 'x')"
+    started = time.monotonic()
+    table = database.query(f"SELECT length({slow}) FROM t", max_rows=99, timeout_s=0.1, keep_partial=True)
+    assert 0 < len(table.rows) < 99
+    assert time.monotonic() - started < 1
+
+
 def test_many_threads(numbers):
     """A database opened in one thread answers any number of others, one at a time."""
     results = []

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from pathlib import Path
 
 import pytest
 
+from sqale_edge import loop
 from sqale_edge.errors import ModelError
 from sqale_edge.protocol import (
     BUDGET_KEY,
@@ -237,3 +240,30 @@ def test_our_own_instructions_name_every_tool():
 def test_cut_results_say_what_is_missing(outputs, max_chars, n_shown, expected):
     """Characters of each, and results after the last."""
     assert clip_outputs(outputs, max_chars, n_shown) == expected
+
+
+def test_our_own_wording_is_frozen():
+    """What a model without training texts is told changes only with this file, and with a reason."""
+    protocol = make_protocol()
+    parts = {
+        "instructions": own_system_prompt(),
+        "first prompt": text_of(protocol.first_prompt("How many?", "a hint")).partition("<|im_start|>user")[2],
+        "several results": text_of(protocol.results_turn(["one", "two"], protocol.budget_line(2), end_token=None)),
+        "the last but one": protocol.budget_line(1),
+        "limit": protocol.limit_message("SELECT 1", "How many?"),
+        "limit without a query": protocol.limit_message(None, "How many?"),
+        "no call": loop._NO_CALL.output,
+        "a bad call": loop._BAD_CALL.output,
+    }
+    seen = "".join(f"== {name}\n{text}\n" for name, text in parts.items())
+    golden = Path(__file__).parent / "golden" / "protocol.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(seen)
+    assert seen == golden.read_text()
+
+
+def test_a_vocabulary_with_think_tokens_does_not_make_a_model_think():
+    """Where the model's own template does not know them, it was trained not to."""
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    assert not make_protocol(chat_template=template, thinks=True).thinks
+    assert make_protocol(chat_template=template + "{% if enable_thinking %}<think>\n{% endif %}", thinks=True).thinks

@@ -151,6 +151,26 @@ def test_golden(shop):
     assert transcript == GOLDEN.read_text(encoding="utf-8")
 
 
+def test_a_cancelled_call(make):
+    """A flag stops every tool that reads, also one that is set between the reading of the schema and the query."""
+    database = make(SHOP)
+    calls = [
+        (name, args) for name, args in CALLS if name in ("list_tables", "foreign_keys", "sample_rows") and args != []
+    ]
+    for name, args in calls:
+        result = Toolbox(database, should_stop=lambda: True).run(name, args)
+        assert (result.is_error, result.output) == (True, "Error: the query was cancelled.")
+    asked = []
+    toolbox = Toolbox(database, query_timeout_s=30, should_stop=lambda: len(asked) > 0)
+    toolbox.run("list_tables", {})
+    asked.append("cancel")
+    started = time.monotonic()
+    endless = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r"
+    for name, args in [("run_query", {"sql": endless}), ("sample_rows", {"table_name": "customers"})]:
+        assert toolbox.run(name, args).output == "Error: the query was cancelled."
+    assert time.monotonic() - started < 5
+
+
 def test_specs():
     """The tools are those of the protocol, in its order, each with a method and a description on one line."""
     assert [spec.signature for spec in TOOLS] == [

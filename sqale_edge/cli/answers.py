@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sqale_edge.episode import Cell, Episode
 
 _TABLE_CELL_CHARS = 200
+_UNFOLDED = 1_000_000  # characters: a piped table has one line for each row
 
 
 def format_answer(episode: Episode, form: str) -> str:
@@ -41,15 +42,11 @@ def _as_table(episode: Episode) -> str:
                 for cell in row
             )
         )
-    console = Console(file=io.StringIO(), width=_table_width(episode), highlight=False)
+    terminal = Console()
+    width = terminal.width if terminal.is_terminal else _UNFOLDED
+    console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(table)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined] # a StringIO
-
-
-def _table_width(episode: Episode) -> int:
-    """The terminal's width, or as much as the answer needs where that is more: a piped table is never folded."""
-    console = Console()
-    return console.width if console.is_terminal else 220 * max(1, len(episode.columns))
 
 
 def _clip(text: str) -> str:

@@ -15,7 +15,7 @@ from sqale_edge.cli.background import iterate_in_background
 from sqale_edge.cli.options import model_options
 from sqale_edge.cli.text import printable
 from sqale_edge.cli.trace import Progress, Trace
-from sqale_edge.episode import Finished
+from sqale_edge.episode import Finished, Noted
 from sqale_edge.errors import Cancelled
 from sqale_edge.sql_text import one_line
 
@@ -93,6 +93,7 @@ def ask(
             Agent.load(model, settings=settings, limits=limits, on_progress=lambda _: not is_stopped) as agent,
         ):
             agents.append(agent)
+            yield Noted(1, agent.engine.info.offload)
             if not is_stopped:
                 yield from agent.stream(question, database, evidence, seed=seed)
 

@@ -14,7 +14,7 @@ import numpy as np
 from sqale_edge.engine import Piece
 from sqale_edge.errors import Cancelled, ContextOverflowError, ModelError, ModelLoadError
 from sqale_edge.llama import bindings, threads
-from sqale_edge.llama.model import LlamaModel
+from sqale_edge.llama.model import LlamaModel, sample_digest
 from sqale_edge.llama.sampling import LlamaGrammar
 from sqale_edge.llama.sequence import LlamaSequence, parse_snapshot
 from sqale_edge.settings import EngineSettings, SamplingSettings
@@ -34,7 +34,7 @@ class LlamaEngine:
     Attributes:
         load_s: Seconds that loading took.
         n_threads, n_threads_batch: Threads for decoding and for prefilling.
-        fingerprint: Everything that a snapshot depends on, as text.
+        fingerprint: What a snapshot depends on, as text: the model, told apart by samples of its file, and the build.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class LlamaEngine:
         description = bindings.read_text(llama_cpp.llama_model_desc, model.pointer)
         size, n_params = llama_cpp.llama_model_size(model.pointer), llama_cpp.llama_model_n_params(model.pointer)
         build = f"{llama_cpp.__version__}/{(llama_cpp.llama_version() or b'').decode()}"
-        name = model.metadata.get("general.name")
-        return f"{name}, {description}, {n_params} parameters in {size} bytes, llama-cpp-python {build}"
+        name, digest = model.metadata.get("general.name"), sample_digest(model.path)
+        return f"{name}, {description}, {n_params} parameters in {size} bytes ({digest}), llama-cpp-python {build}"
 
     def _check_open(self) -> None:
         """Raise ModelError after `close`: llama.cpp would read freed memory."""

@@ -6,10 +6,11 @@ Platform-specific, like `threads.py`.
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from sqale_edge.llama.threads import own_cgroups
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,8 +59,8 @@ def estimate_memory(metadata: Mapping[str, str], file_bytes: int, settings: Engi
 
     n_layers, n_embd, n_heads = number("block_count"), number("embedding_length"), number("attention.head_count", 1)
     interval = number("full_attention_interval", 1)
-    n_attention = n_layers // interval
-    head_width = n_embd // n_heads
+    n_attention = n_layers // max(1, interval)
+    head_width = n_embd // max(1, n_heads)
     width = number("attention.head_count_kv", n_heads) * (
         number("attention.key_length", head_width) + number("attention.value_length", head_width)
     )
@@ -79,12 +80,10 @@ def estimate_memory(metadata: Mapping[str, str], file_bytes: int, settings: Engi
 
 def available_memory() -> int | None:
     """Bytes that this process can still take without swapping; None where the system does not say."""
-    if sys.platform == "linux":
-        limits = [_read_available(), _read_cgroup_room(Path("/sys/fs/cgroup"))]
-        return min((limit for limit in limits if limit is not None), default=None)
-    if sys.platform == "darwin":
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return None
+    if sys.platform != "linux":
+        return None
+    rooms = [_read_available(), *(read_cgroup_room(group) for group in own_cgroups())]
+    return min((room for room in rooms if room is not None), default=None)
 
 
 def _read_available() -> int | None:
@@ -95,8 +94,11 @@ def _read_available() -> int | None:
         return None
 
 
-def _read_cgroup_room(group: Path) -> int | None:
+def read_cgroup_room(group: Path) -> int | None:
+    """What a control group still allows, files in its page cache left out; None where it sets no limit."""
     try:
-        return int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())
+        room = int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())
+        statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return room + int(statistics.get("inactive_file", 0))
     except (OSError, ValueError):
         return None  # no control group, or "max"

@@ -156,7 +156,7 @@ def parse_snapshot(snapshot: bytes, fingerprint: str) -> tuple[dict[str, Any], s
         raise ModelError("the snapshot is damaged: its checksum does not match")
     header = json.loads(bytes(body[:n_head]))
     if header["model"] != fingerprint:
-        raise ModelError(f"the snapshot is of another model or setting: {header['model']!r}, loaded is {fingerprint!r}")
+        raise ModelError(f"the snapshot is of another model or build: {header['model']!r}, loaded is {fingerprint!r}")
     n_logits = header["n_logits"]
     logits = np.frombuffer(body, np.float32, n_logits, offset=n_head).copy() if n_logits else None
     return header, logits, bytes(body[n_head + 4 * n_logits :])

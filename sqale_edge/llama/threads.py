@@ -17,19 +17,20 @@ def allowed_cpus() -> int:
     """CPUs that this process may use: the affinity mask, cut by a cgroup quota. At least 1."""
     if sys.platform == "linux":
         n_cpus = len(os.sched_getaffinity(0))
-        quota = read_cgroup_quota(Path("/sys/fs/cgroup"), _own_cgroup())
+        quota = read_cgroup_quota(own_cgroups())
         return max(1, min(n_cpus, math.ceil(quota)) if quota else n_cpus)
     return os.cpu_count() or 1
 
 
-def read_cgroup_quota(root: Path, own: str = "") -> float | None:
-    """CPUs that the control group `own` under `root` and the groups around it allow, version 2 or 1.
+def own_cgroups(root: Path = Path("/sys/fs/cgroup"), own: str | None = None) -> list[Path]:
+    """The folders of the control group that this process is in, or of `own`, and of the groups around it."""
+    group = root / (_own_cgroup() if own is None else own).strip("/")
+    return [folder for folder in (group, *group.parents) if folder.is_relative_to(root)]
 
-    None where none sets a limit.
-    """
-    groups = [root / own.strip("/"), *(root / own.strip("/")).parents]
-    quotas = [quota for group in groups if group.is_relative_to(root) and (quota := _read_quota(group))]
-    return min(quotas, default=None)
+
+def read_cgroup_quota(groups: list[Path]) -> float | None:
+    """CPUs that these control groups allow, version 2 or 1; None where none sets a limit."""
+    return min((quota for group in groups if (quota := _read_quota(group))), default=None)
 
 
 def _read_quota(group: Path) -> float | None:
@@ -66,15 +67,15 @@ def physical_cores() -> int:
         return max(1, min(len(cores), n_allowed))
     if sys.platform == "darwin":
         return min(_performance_cores() or n_allowed, n_allowed)
-    return max(
-        1, n_allowed // 2
-    )  # Windows counts hyper-threads, and its own count of cores needs more than the standard library
+    # Windows counts hyper-threads, and its count of cores needs more than the standard library.
+    return max(1, n_allowed // 2)
 
 
 def default_threads() -> tuple[int, int]:
-    """Threads for decoding and for prefilling.
+    """Threads for decoding and for prefilling: the cores, for both.
 
-    Decoding waits for memory, so a second thread on a core only gets in the way.
+    Decoding waits for memory and prefilling fills a core's vector units, so a second thread on a core should only get
+    in the way; not measured on a machine with hyper-threads.
     """
     n_cores = physical_cores()
     return n_cores, n_cores

@@ -6,6 +6,8 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from checkpoints import write_checkpoint
+from sqale_edge.convert import convert_checkpoint
 
 from sqale_edge import EngineSettings, SamplingSettings
 from sqale_edge.errors import Cancelled, ContextOverflowError, DecodeError, ModelError
@@ -135,19 +137,40 @@ def test_a_snapshot_survives_a_restart(qwen_gguf, engine):
     other.close()
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "foreign", "empty"])
+DAMAGES = {
+    "a flipped bit": (
+        lambda good: good[: len(good) // 2] + bytes([good[len(good) // 2] ^ 1]) + good[len(good) // 2 + 1 :],
+        "damaged",
+    ),
+    "cut": (lambda good: good[:-1], "damaged"),
+    "cut in the header": (lambda good: good[:25], "not a snapshot"),
+    "something else": (lambda _: b"SELECT 1", "not a snapshot"),
+    "nothing": (lambda _: b"", "not a snapshot"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_snapshot_is_an_error(engine, damage):
-    """Bytes that are not exactly a snapshot of this model are refused before llama.cpp sees them, and take no place."""
+    """Bytes that are not exactly a snapshot are refused before llama.cpp sees them, and take no place."""
+    spoil, message = DAMAGES[damage]
     sequence = engine.new_sequence(0)
     sequence.append(prompt_of(engine))
-    whole = bytearray(sequence.snapshot())
-    whole[len(whole) // 2] ^= 1
-    good = sequence.snapshot()
-    bad = {"flip": bytes(whole), "cut": good[:-1], "foreign": good.replace(b"qwen35", b"qwen36"), "empty": b""}[damage]
-    with pytest.raises(ModelError):
-        engine.restore(bad)
+    with pytest.raises(ModelError, match=message):
+        engine.restore(spoil(sequence.snapshot()))
     engine.new_sequence(0)
     engine.new_sequence(0)
+
+
+def test_a_snapshot_of_another_model_is_refused(engine, tmp_path):
+    """Also one of the same name, shape and size: its weights are others."""
+    convert_checkpoint(write_checkpoint(tmp_path / "checkpoint", seed=99), tmp_path / "qwen.gguf", quant="BF16")
+    other = LlamaEngine(tmp_path / "qwen.gguf", EngineSettings(n_ctx=256, threads=1))
+    sequence = engine.new_sequence(0)
+    sequence.append(prompt_of(engine))
+    assert other.info.name == engine.info.name
+    with pytest.raises(ModelError, match="of another model"):
+        other.restore(sequence.snapshot())
+    other.close()
 
 
 def test_a_batch_of_sequences_equals_single_runs(engine):

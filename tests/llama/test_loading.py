@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 
@@ -11,11 +12,11 @@ import pytest
 from plain_llama import write_llama_gguf
 
 from sqale_edge import EngineSettings, SamplingSettings
-from sqale_edge.errors import Cancelled, ModelError, ModelLoadError, ModelNotFoundError, SettingsError
+from sqale_edge.errors import Cancelled, ModelLoadError, ModelNotFoundError, SettingsError
 from sqale_edge.llama import LlamaEngine, bindings, default_threads, describe_build, read_model_info
-from sqale_edge.llama.memory import available_memory, estimate_memory
+from sqale_edge.llama.memory import available_memory, estimate_memory, read_cgroup_room
 from sqale_edge.llama.model import choose_gpu_layers, read_sampling
-from sqale_edge.llama.threads import allowed_cpus, read_cgroup_quota
+from sqale_edge.llama.threads import allowed_cpus, own_cgroups, read_cgroup_quota
 
 SMALL = EngineSettings(n_ctx=256, threads=1)
 
@@ -203,7 +204,7 @@ def test_cgroup_quotas_are_read(tmp_path, files, own, quota):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert read_cgroup_quota(tmp_path, own) == quota
+    assert read_cgroup_quota(own_cgroups(tmp_path, own)) == quota
 
 
 def test_memory_of_the_2b_shape_is_estimated_from_its_metadata():
@@ -232,13 +233,56 @@ def test_memory_of_the_2b_shape_is_estimated_from_its_metadata():
     assert estimate.total_bytes < 1.9 * 2**30
 
 
-def test_available_memory_is_a_number_of_bytes_or_unknown():
-    """Where the system says how much memory there is, it is more than nothing."""
-    available = available_memory()
-    assert available is None or available > 2**20
+def test_the_estimate_covers_a_model_without_attention_heads():
+    """A purely recurrent model has none; that is no division by zero."""
+    metadata = {"general.architecture": "mamba", "mamba.block_count": "4", "mamba.attention.head_count": "0"}
+    assert estimate_memory(metadata, 1000, EngineSettings()).weights_bytes == 1000
 
 
-def test_errors_are_model_errors():
-    """One except clause catches everything that can go wrong with a model file."""
-    assert issubclass(ModelLoadError, ModelError)
-    assert issubclass(ModelNotFoundError, ModelError)
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what is left")
+def test_available_memory_shrinks_when_memory_is_taken():
+    """What this process holds is no longer available."""
+    before = available_memory()
+    held = bytearray(b"x") * (512 << 20)
+    after = available_memory()
+    assert before - after > 200 << 20
+    del held
+
+
+@pytest.mark.parametrize(
+    ("files", "room"),
+    [
+        ({"memory.max": "max", "memory.current": "5", "memory.stat": ""}, None),
+        ({"memory.max": "1000", "memory.current": "400", "memory.stat": "anon 100\ninactive_file 250"}, 850),
+        ({}, None),
+    ],
+)
+def test_a_control_groups_page_cache_is_not_taken(tmp_path, files, room):
+    """A machine that has just read a model still has the memory to load it."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert read_cgroup_room(tmp_path) == room
+
+
+def test_the_estimate_is_what_loading_takes(qwen_gguf):
+    """KV cache and recurrent state are those that llama.cpp reports in its log, to the KiB."""
+    records: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())
+    logger = logging.getLogger("sqale_edge.llama")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    settings = EngineSettings(n_ctx=1024, n_sequences=2, threads=1)
+    try:
+        LlamaEngine(qwen_gguf, settings).close()
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+    text = "\n".join(records)
+    reported = [
+        float(re.search(rf"{kind}: size = +([0-9.]+) MiB", text)[1]) for kind in ("kv_cache", "memory_recurrent")
+    ]
+    estimate = estimate_memory(read_model_info(qwen_gguf).metadata, qwen_gguf.stat().st_size, settings)
+    assert [estimate.kv_cache_bytes / 2**20, estimate.recurrent_state_bytes / 2**20] == pytest.approx(
+        reported, abs=0.01
+    )
