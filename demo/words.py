@@ -1,0 +1,65 @@
+"""Words of training databases and of held-out ones: two pools without a word in common, chosen by each word's hash.
+
+All words are in `words/`, one file a kind, written for this demo. Some names are made up of syllables instead: so no
+model can know all words, and has to learn to copy. What both pools share is said in `GLUE`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import random
+
+Split = Literal["train", "held_out"]
+
+FOLDER = Path(__file__).parent / "words"
+GLUE = ("id", "name", "title", "label", "on", "at", "date")  # names that every database has somewhere
+
+_STARTS = "b bl br c ch cl d dr f fl g gl gr h j k kr l m n p pl pr qu r s sh sk sl sp st t th tr v w y z".split()
+_VOWELS = "a a a e e e i i i o o o u u u ai ea ee oa ou".split()
+_ENDS = ("", "", "", "", "", "l", "m", "n", "n", "r", "r", "s", "t", "x", "nd", "rt", "st")
+_RUDE = ("cunt", "shit", "slut", "fag", "nig", "rape", "cum", "tit", "piss", "poo", "nazi", "hure", "coon")
+
+
+def split_of(word: str) -> Split:
+    """The pool that `word` belongs to, in whatever case: a quarter of all words are held out."""
+    return "held_out" if hashlib.sha256(word.lower().encode()).digest()[0] < 64 else "train"
+
+
+def belongs(entry: str, split: Split) -> bool:
+    """Whether each word of `entry` is of this pool; they are joined by `_`."""
+    return all(split_of(word) == split for word in entry.split("_"))
+
+
+@functools.cache
+def read_words(kind: str, split: Split) -> tuple[str, ...]:
+    """The words of one file that belong to `split`. Several joined by `_` belong where each of them does."""
+    entries = dict.fromkeys((FOLDER / f"{kind}.txt").read_text(encoding="utf-8").split())
+    return tuple(entry for entry in entries if belongs(entry, split))
+
+
+@functools.cache
+def read_categories(split: Split) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Columns with a few values each: a name and its values."""
+    lines = (FOLDER / "categories.txt").read_text(encoding="utf-8").splitlines()
+    return tuple((name, tuple(values.split())) for name, values in (line.split(": ") for line in lines))
+
+
+def make_word(rng: random.Random, split: Split, n_syllables: int = 2) -> str:
+    """A word that no language has, in lower case."""
+    while True:
+        syllables = (rng.choice(_STARTS) + rng.choice(_VOWELS) + rng.choice(_ENDS) for _ in range(n_syllables))
+        word = "".join(syllables)
+        if split_of(word) == split and not any(part in word for part in _RUDE):
+            return word
+
+
+def plural(word: str) -> str:
+    """The plural of an English noun that is regular."""
+    if word.endswith("y") and word[-2:-1] not in "aeiou":
+        return f"{word[:-1]}ies"
+    return f"{word}es" if word.endswith(("s", "x", "z", "ch", "sh")) else f"{word}s"
