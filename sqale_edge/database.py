@@ -17,7 +17,7 @@ import re
 import sqlite3
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from sqale_edge.errors import DatabaseOpenError, QueryError
 from sqale_edge.imports import import_files, is_importable
@@ -47,12 +47,24 @@ class Table:
         rows: Cells as SQLite gave them. Text that is not UTF-8 is decoded with `surrogateescape`, so no byte is lost.
         truncated: Something is missing: further rows, or the end of a cell.
         has_more_rows: Further rows are missing.
+        has_timed_out: The time was up: these are the rows found until then (Python loses the last one), and whether
+            there are more is not known. Only with `keep_partial`; the other two are true as well.
     """
 
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     truncated: bool = False
     has_more_rows: bool = False
+    has_timed_out: bool = False
+
+
+class _Limits(NamedTuple):
+    """The arguments of `Database.query` that say how much of a result is kept."""
+
+    max_rows: int
+    max_cell_bytes: int
+    max_bytes: int
+    keep_partial: bool
 
 
 class Database:
@@ -122,7 +134,8 @@ class Database:
     def interrupt(self) -> None:
         """Stop the statement that runs now, from any thread: it raises QueryError with kind `interrupted`.
 
-        When none runs, nothing happens; the next one is not affected.
+        When none runs, nothing happens; the next one is not affected. Whoever must not miss the moment before one
+        starts gives `query` a `should_stop`.
         """
         self._guard.interrupt()
 
@@ -134,6 +147,8 @@ class Database:
         timeout_s: float = 5.0,
         max_cell_bytes: int = 4 * _MEBIBYTE,
         max_bytes: int = 64 * _MEBIBYTE,
+        keep_partial: bool = False,
+        should_stop: Callable[[], bool] | None = None,
     ) -> Table:
         """The first rows of one statement that only reads.
 
@@ -143,6 +158,9 @@ class Database:
             timeout_s: Seconds that the statement may run.
             max_cell_bytes: A longer text or BLOB is cut to this length; a text's is counted in characters.
             max_bytes: All cells together; the rows end before the one that goes past it.
+            keep_partial: When the time is up, return the rows found until then, if there are any, instead of raising.
+            should_stop: Asked again and again, from this thread; once it is true, the statement stops, or does not
+                start, with kind `interrupted`.
 
         Raises:
             QueryError: Its message is one line that says what is wrong and what to do; its `kind` is `refused`,
@@ -150,19 +168,23 @@ class Database:
             DatabaseOpenError: The file has changed, and cannot be opened any more.
         """
         statement = _checked(sql)
-        with self._running(timeout_s):
-            return self._repeated(lambda: self._run(statement, max_rows, max_cell_bytes, max_bytes))
+        limits = _Limits(max_rows, max_cell_bytes, max_bytes, keep_partial)
+        with self._running(timeout_s, should_stop):
+            return self._repeated(lambda: self._run(statement, limits))
 
-    def read(self, sql: str, parameters: Sequence[Cell] = ()) -> list[Row]:
+    def read(
+        self, sql: str, parameters: Sequence[Cell] = (), *, should_stop: Callable[[], bool] | None = None
+    ) -> list[Row]:
         """All rows of a statement of this package's own, about which the authorizer is not asked. Raises QueryError."""
-        with self._running(_OWN_TIMEOUT_S):
+        with self._running(_OWN_TIMEOUT_S, should_stop):
             return self._repeated(lambda: self._file.connection.execute(sql, parameters).fetchall())
 
     @contextlib.contextmanager
-    def _running(self, timeout_s: float) -> Iterator[None]:
+    def _running(self, timeout_s: float, should_stop: Callable[[], bool] | None = None) -> Iterator[None]:
         """For the block, this thread has the database to itself, as it is now; SQLite's errors become QueryError."""
-        with self._lock, self._guard.timed(timeout_s):
+        with self._lock, self._guard.timed(timeout_s, should_stop):
             try:
+                self._guard.check()  # a cancel that came before
                 self._refresh()
                 yield
             except (sqlite3.Error, sqlite3.Warning, ValueError, MemoryError) as error:
@@ -209,19 +231,18 @@ class Database:
         if self._is_released:
             self._file.close()
 
-    def _run(self, statement: str, max_rows: int, max_cell_bytes: int, max_bytes: int) -> Table:
+    def _run(self, statement: str, limits: _Limits) -> Table:
         """The statement's table; a value may be long only where the statement cannot have made it."""
-        limits = (max_rows, max_cell_bytes, max_bytes)
         try:
             with self._guard.enforced(self._file.connection, VALUE_BYTES):
-                return self._fetch(statement, *limits)
+                return self._fetch(statement, limits)
         except sqlite3.DataError as error:
             if error_code(error) != sqlite3.SQLITE_TOOBIG or self._guard.is_growing:
                 raise
         with self._guard.enforced(self._file.connection, STORED_VALUE_BYTES):
-            return self._fetch(statement, *limits)
+            return self._fetch(statement, limits)
 
-    def _fetch(self, statement: str, max_rows: int, max_cell_bytes: int, max_bytes: int) -> Table:
+    def _fetch(self, statement: str, limits: _Limits) -> Table:
         with contextlib.closing(self._file.connection.execute(statement)) as cursor:
             if cursor.description is None:
                 raise QueryError(
@@ -231,17 +252,23 @@ class Database:
             rows: list[Row] = []
             is_cut = False
             n_bytes = 0
-            for row in cursor:
-                cells, n_row_bytes, is_row_cut = _cut(row, max_cell_bytes)
-                n_bytes += n_row_bytes
-                if len(rows) == max_rows or n_bytes > max_bytes:
-                    return Table(columns, tuple(rows), truncated=True, has_more_rows=True)
-                rows.append(cells)
-                is_cut |= is_row_cut
+            try:
+                for row in cursor:
+                    cells, n_row_bytes, is_row_cut = _cut(row, limits.max_cell_bytes)
+                    n_bytes += n_row_bytes
+                    if len(rows) == limits.max_rows or n_bytes > limits.max_bytes:
+                        return Table(columns, tuple(rows), truncated=True, has_more_rows=True)
+                    rows.append(cells)
+                    is_cut |= is_row_cut
+                    self._guard.check()
+            except sqlite3.OperationalError:
+                if not (limits.keep_partial and rows and self._guard.is_over() and not self._guard.is_cancelled()):
+                    raise
+                return Table(columns, tuple(rows), truncated=True, has_more_rows=True, has_timed_out=True)
         return Table(columns, tuple(rows), truncated=is_cut)
 
     def _query_error(self, error: Exception, timeout_s: float) -> QueryError:
-        if self._guard.is_interrupted:
+        if self._guard.is_cancelled():
             return QueryError("the query was cancelled", kind="interrupted", path=self.path)
         if self._guard.is_over() and error_code(error) not in _BUSY_CODES:  # waiting for a writer took the time
             message = (

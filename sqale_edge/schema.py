@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from sqale_edge.sql_text import tokens, unquote_name, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sqale_edge.database import Database
     from sqale_edge.episode import Row
@@ -54,11 +54,15 @@ _REAL_TABLES = "(SELECT rowid, name FROM sqlite_master WHERE type = 'table' AND 
 
 
 class Schema:
-    """The schema of a database at one moment. Foreign keys and columns are read when they are first asked for."""
+    """The schema of a database at one moment. Foreign keys and columns are read when they are first asked for.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        rows = database.read(
+    Args:
+        should_stop: As for `Database.query`, for all that is read.
+    """
+
+    def __init__(self, database: Database, *, should_stop: Callable[[], bool] | None = None) -> None:
+        self._read = functools.partial(database.read, should_stop=should_stop)
+        rows = self._read(
             f"SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY {LISTING_ORDER}"
         )
         shadows = _shadow_names(rows)
@@ -74,13 +78,13 @@ class Schema:
 
     def columns(self, relation: Relation) -> tuple[str, ...]:
         """The names of its columns, hidden ones left out. Raises QueryError for a broken view or a missing module."""
-        rows = self._database.read("SELECT name FROM pragma_table_xinfo(?) WHERE hidden <> 1", (relation.name,))
+        rows = self._read("SELECT name FROM pragma_table_xinfo(?) WHERE hidden <> 1", (relation.name,))
         return tuple(str(row[0]) for row in rows)
 
     @functools.cached_property
     def foreign_keys(self) -> tuple[ForeignKey, ...]:
         """Every declared foreign key, tables and keys in the order of their creation; a composite one is one edge."""
-        rows = self._database.read(
+        rows = self._read(
             f'SELECT m.name, f.id, f."table", f."from", f."to" FROM {_REAL_TABLES}, pragma_foreign_key_list(m.name) f '
             "ORDER BY m.rowid, f.id DESC, f.seq"
         )
@@ -100,7 +104,7 @@ class Schema:
 
     def _columns_of_tables(self) -> dict[str, list[tuple[str, int]]]:
         """For each table its columns and their positions in the primary key, in the order of these."""
-        rows = self._database.read(
+        rows = self._read(
             f"SELECT m.name, x.name, x.pk FROM {_REAL_TABLES}, pragma_table_xinfo(m.name) x ORDER BY m.rowid, x.pk"
         )
         columns: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)

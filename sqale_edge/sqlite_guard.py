@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sqale_edge.sql_text import quote_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
 
@@ -123,14 +123,14 @@ class Guard:
 
     Attributes:
         refusal: Why the authorizer refused the last statement; empty if it did not.
-        is_interrupted: `interrupt` was called while the statement ran.
         is_growing: The last statement could make a large value itself: it used recursion or a growing function.
     """
 
     def __init__(self) -> None:
         self.refusal = ""
-        self.is_interrupted = False
         self.is_growing = False
+        self._is_interrupted = False
+        self._should_stop: Callable[[], bool] | None = None
         self._is_enforcing = False
         self._deadline = float("inf")
         self._functions: frozenset[str] = frozenset()
@@ -148,14 +148,16 @@ class Guard:
         connection.set_progress_handler(self.is_over, _STEPS_BETWEEN_CHECKS)
 
     @contextlib.contextmanager
-    def timed(self, timeout_s: float) -> Iterator[None]:
-        """For the block, statements are stopped when the time is up or `interrupt` is called."""
+    def timed(self, timeout_s: float, should_stop: Callable[[], bool] | None = None) -> Iterator[None]:
+        """For the block, statements are stopped when the time is up, `should_stop` says so or `interrupt` is called."""
         self.refusal = ""
-        self.is_interrupted = False
+        self._is_interrupted = False
+        self._should_stop = should_stop
         self._deadline = time.monotonic() + timeout_s
         try:
             yield
         finally:
+            self._should_stop = None
             self._deadline = float("inf")
 
     @contextlib.contextmanager
@@ -172,11 +174,20 @@ class Guard:
 
     def interrupt(self) -> None:
         """Stop the statement that runs now; without one, nothing happens."""
-        self.is_interrupted = True
+        self._is_interrupted = True
+
+    def is_cancelled(self) -> bool:
+        """The statement has to stop because `interrupt` was called or `should_stop` says so."""
+        return self._is_interrupted or (self._should_stop is not None and self._should_stop())
 
     def is_over(self) -> bool:
-        """The statement has to stop: its time is up, or it was interrupted."""
-        return self.is_interrupted or time.monotonic() > self._deadline
+        """The statement has to stop: its time is up, or it was cancelled."""
+        return time.monotonic() > self._deadline or self.is_cancelled()
+
+    def check(self) -> None:
+        """Raise what SQLite raises for a statement that it stops itself, if this one has to stop."""
+        if self.is_over():
+            raise sqlite3.OperationalError("interrupted")
 
     def _authorize(
         self, action: int, name: str | None, argument: str | None, _database: str | None, _by: str | None

@@ -114,10 +114,20 @@ class Toolbox:
     Args:
         query_timeout_s: Seconds that one statement may run.
         max_output_chars: No answer is longer.
+        should_stop: As for `Database.query`, for every statement of every tool. A stopped call is answered with an
+            error.
     """
 
-    def __init__(self, database: Database, *, query_timeout_s: float = 5.0, max_output_chars: int = 60_000) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        query_timeout_s: float = 5.0,
+        max_output_chars: int = 60_000,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> None:
         self._database = database
+        self._should_stop = should_stop
         self._query_timeout_s = query_timeout_s
         self._max_output_chars = max_output_chars
         self._read_schema: tuple[tuple[int, ...], Schema] | None = None
@@ -145,7 +155,7 @@ class Toolbox:
     def _schema(self) -> Schema:
         version = self._database.version
         if self._read_schema is None or self._read_schema[0] != version:
-            self._read_schema = (version, Schema(self._database))
+            self._read_schema = (version, Schema(self._database, should_stop=self._should_stop))
         return self._read_schema[1]
 
     # Each tool returns the parts of its answer, what stands between them, and whether it knows of more than the
@@ -197,7 +207,9 @@ class Toolbox:
         return self._run_query(sql)
 
     def _rows(self, sql: str, limit: int, more: str = "") -> tuple[list[str], str, bool]:
-        table = self._database.query(sql, max_rows=limit, timeout_s=self._query_timeout_s)
+        table = self._database.query(
+            sql, max_rows=limit, timeout_s=self._query_timeout_s, should_stop=self._should_stop
+        )
         lines = show_table(table)
         if table.has_more_rows and more:
             lines.append(more)

@@ -154,9 +154,7 @@ def test_golden(shop):
 def test_a_cancelled_call(make):
     """A flag stops every tool that reads, also one that is set between the reading of the schema and the query."""
     database = make(SHOP)
-    calls = [
-        (name, args) for name, args in CALLS if name in ("list_tables", "foreign_keys", "sample_rows") and args != []
-    ]
+    calls = [("list_tables", {}), ("foreign_keys", {}), ("sample_rows", {"table_name": "customers"})]
     for name, args in calls:
         result = Toolbox(database, should_stop=lambda: True).run(name, args)
         assert (result.is_error, result.output) == (True, "Error: the query was cancelled.")
