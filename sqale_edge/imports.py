@@ -18,6 +18,8 @@ import itertools
 import json
 import re
 import sqlite3
+import sys
+import threading
 import zlib
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -44,10 +46,20 @@ _BOMS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 _MAX_FIELD_CHARS = 64 << 20
+_MAX_HEADER_CHARS = 1 << 20
+_ONE_IMPORT = threading.Lock()
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _REAL = re.compile(r"-?(0|[1-9][0-9]*|(?=\.))(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 _REAL_DIGITS = 15  # a double keeps as many
+
+
+class _WrongFileError(ValueError):
+    """What is wrong with a file, with the line, and what to do about it."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +89,7 @@ def import_files(paths: Sequence[Path]) -> tuple[PrivateDirectory, Path, tuple[s
     path = paths[0]
     try:
         target = directory.path / "tables.sqlite"
-        with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as connection:
+        with _long_fields(), contextlib.closing(sqlite3.connect(target, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode=off").fetchone()
             connection.execute("PRAGMA synchronous=off")
             connection.execute("BEGIN")
@@ -89,11 +101,33 @@ def import_files(paths: Sequence[Path]) -> tuple[PrivateDirectory, Path, tuple[s
     except (sqlite3.Error, zlib.error, OSError, EOFError, ValueError, RecursionError) as error:
         directory.remove()
         message = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-        raise DatabaseOpenError(f"{str(path)!r} cannot be imported: {message}", path=path) from error
+        raise DatabaseOpenError(f"{str(path)!r} cannot be imported: {message}", path=path, hint=_hint(error)) from error
     except BaseException:
         directory.remove()
         raise
     return directory, target, tuple(notes)
+
+
+@contextlib.contextmanager
+def _long_fields() -> Iterator[None]:
+    """For the block, a CSV field may be long. That limit is the whole process's, so one import runs at a time."""
+    with _ONE_IMPORT:
+        limit = csv.field_size_limit(_MAX_FIELD_CHARS)
+        try:
+            yield
+        finally:
+            csv.field_size_limit(limit)
+
+
+def _hint(error: Exception) -> str:
+    """What to do about `error`; empty if nothing helps."""
+    if isinstance(error, FileNotFoundError):
+        return "check the path"
+    if isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile)):
+        return "the compressed file is damaged: get it again"
+    if "too many columns" in str(error):
+        return "SQLite allows 2,000 columns; leave some out"
+    return getattr(error, "hint", "")
 
 
 def _suffix(path: Path) -> str:
@@ -109,6 +143,9 @@ def _sources(path: Path, notes: list[str]) -> Iterator[_Source]:
     def open_text() -> IO[str]:
         return io.TextIOWrapper(_open_bytes(path), encoding=encoding, newline="")
 
+    with open_text() as file:
+        if not any(line.strip() for line in file):
+            raise _WrongFileError("it is empty", hint="a CSV file has at least a line that names the columns")
     suffix = _suffix(path)
     name = path.name.removesuffix(".gz").removesuffix(".GZ")
     # A name that needs no quotes in SQL: "Sales 2024.csv" becomes Sales_2024.
@@ -131,8 +168,6 @@ def _find_encoding(path: Path) -> str:
     """UTF-8 if all of the file is, or what its byte order mark says; else what Windows wrote in the west."""
     with _open_bytes(path) as file:
         head = file.read(4096)
-        if not head.strip():
-            raise ValueError("it is empty")
         for bom, encoding in _BOMS.items():
             if head.startswith(bom):
                 return encoding
@@ -142,7 +177,9 @@ def _find_encoding(path: Path) -> str:
                 return "utf-16-le"
             if head[::2].count(0) > half:
                 return "utf-16-be"
-            raise ValueError("it is not a text file")
+            raise _WrongFileError(
+                "it is not a text file", hint="export it as CSV or JSON with the program that made it"
+            )
         for encoding in ("utf-8", "cp1252"):
             file.seek(0)
             with contextlib.suppress(UnicodeDecodeError):
@@ -156,51 +193,59 @@ def _find_encoding(path: Path) -> str:
 
 def _csv_source(name: str, open_text: Callable[[], IO[str]], delimiters: str) -> _Source:
     with open_text() as file:
-        first = file.readline()
-    delimiter = max(delimiters, key=first.count)
+        delimiter = _find_delimiter(file, delimiters)
 
     def records() -> Iterator[tuple[int, list[str]]]:
-        limit = csv.field_size_limit(_MAX_FIELD_CHARS)
+        """The header and the records with their lines, without the blank lines, also those before the header."""
         with open_text() as file:
             reader = csv.reader(file, delimiter=delimiter, strict=True)
             try:
-                yield from ((reader.line_num, fields) for fields in reader if fields)
+                for fields in reader:
+                    if len(fields) > 1 or (fields and not fields[0].isspace()):
+                        yield reader.line_num, fields
             except csv.Error as error:
-                raise ValueError(f"line {reader.line_num}: {error}") from error
-            finally:
-                csv.field_size_limit(limit)
+                hint = 'a field with quotes in it is written "so ""quoted"" text"'
+                raise _WrongFileError(f"line {reader.line_num}: {error}", hint=hint) from error
 
-    columns = tuple(_unique_names(next(records())[1]))
+    header_line, header = next(records())
+    columns = tuple(_unique_names(header))
 
     def rows() -> Iterator[dict[str, Cell]]:
         for line, fields in itertools.islice(records(), 1, None):
             if len(fields) > len(columns):
-                raise ValueError(
-                    f"line {line} has {len(fields)} fields, but the first line names {len(columns)} columns"
+                raise _WrongFileError(
+                    f"line {line} has {len(fields)} fields, but line {header_line} names {len(columns)} columns",
+                    hint=f"put a field with {delimiter!r} in it into double quotes, or name the missing columns",
                 )
             yield {column: field or None for column, field in zip(columns, fields, strict=False)}
 
     return _Source(name, rows, columns)
 
 
+def _find_delimiter(file: IO[str], delimiters: str) -> str:
+    """The one of `delimiters` that is most often in the first line that is not blank, outside of quotes."""
+    header = ""
+    for line in file:
+        header += line
+        if len(header) > _MAX_HEADER_CHARS or (header.strip() and header.count('"') % 2 == 0):
+            break
+    outside = re.sub(r'"[^"]*"', "", header)
+    return max(delimiters, key=outside.count)
+
+
 def _json_lines_rows(open_text: Callable[[], IO[str]]) -> Iterator[dict[str, Cell]]:
     with open_text() as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                try:
-                    value = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise ValueError(f"line {number}: {error.msg}") from error
-                yield _json_row(value, f"line {number}")
+                place = f"line {number}"
+                hint = "every line is one object; a file that is one JSON value is named .json"
+                yield _json_row(_parse_json(line, place, hint), place)
 
 
 def _json_sources(name: str, open_text: Callable[[], IO[str]]) -> Iterator[_Source]:
     """An array is a table, an object of arrays is several, another object is a table of one row."""
     with open_text() as file:
-        try:
-            value = json.load(file)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"line {error.lineno}: {error.msg}") from error
+        value = _parse_json(file.read(), "", "a file with a JSON value on every line is named .jsonl")
     is_several = isinstance(value, dict) and value and all(isinstance(part, list) for part in value.values())
     parts = value if is_several else {name: value if isinstance(value, list) else [value]}
     for part_name, items in parts.items():
@@ -208,10 +253,27 @@ def _json_sources(name: str, open_text: Callable[[], IO[str]]) -> Iterator[_Sour
         yield _Source(part_name, lambda rows=rows: rows)  # type: ignore[misc]
 
 
+def _parse_json(text: str, place: str, hint: str) -> Any:
+    """The value of `text`, which is all that there is at `place`, or a whole file. Raises _WrongFileError."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        hint = hint if error.msg == "Extra data" else ""
+        raise _WrongFileError(f"{place or f'line {error.lineno}'}: {error.msg}", hint=hint) from error
+    except ValueError as error:  # Python's limit against numbers that take long to read
+        message = f"a whole number has more than {sys.get_int_max_str_digits():,} digits"
+        raise _WrongFileError(f"{place}: {message}".removeprefix(": "), hint="write it as a string") from error
+    except RecursionError as error:
+        raise _WrongFileError(f"{place or 'it'} is nested too deeply") from error
+
+
 def _json_row(value: object, place: str) -> dict[str, Cell]:
     if not isinstance(value, dict):
-        raise ValueError(f"{place} is not an object")  # noqa: TRY004
-    return {key: _json_cell(cell) for key, cell in value.items()}
+        raise _WrongFileError(f"{place} is not an object", hint='a row is written {"column": value, ...}')
+    try:
+        return {key: _json_cell(cell) for key, cell in value.items()}
+    except RecursionError as error:
+        raise _WrongFileError(f"{place} is nested too deeply") from error
 
 
 def _json_cell(value: Any) -> Cell:
@@ -227,7 +289,9 @@ def _json_cell(value: Any) -> Cell:
 def _create_table(connection: sqlite3.Connection, source: _Source, taken: set[str]) -> None:
     types = _column_types(source)
     if not types:
-        raise ValueError(f"{source.name!r} has no columns")
+        raise _WrongFileError(
+            f"{source.name!r} has no columns", hint="a table needs at least one object with at least one key"
+        )
     table = quote_name(_unique_names([source.name], taken)[0])
     columns = zip(_unique_names(list(types)), types.values(), strict=True)
     connection.execute(f"CREATE TABLE {table} ({', '.join(f'{quote_name(name)} {type_}' for name, type_ in columns)})")

@@ -1,5 +1,7 @@
 """CSV, TSV, JSON and JSON lines files as databases."""
 
+import codecs
+import csv
 import gzip
 import json
 import tempfile
@@ -87,6 +89,62 @@ def test_type_of_a_column(write, values, type_):
         assert [row[1] for row in rows] == [value or None for value in values]
 
 
+@pytest.mark.parametrize(
+    "before",
+    ["", "\n", "\r\n \r\n", "\n" * 9999, " " * 9999 + "\n", "\ufeff", "\ufeff\n"],
+    ids=["nothing", "blank", "blanks", "many", "long", "BOM", "BOM and blank"],
+)
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.json"])
+def test_blank_lines_before_the_data(write, before, name):
+    """Blank lines at the beginning, however many, change neither the delimiter nor the columns."""
+    content = 'a;"b,c,d"\n1;2\n' if name == "t.csv" else '{"a": 1, "b,c,d": 2}\n'
+    assert tables(write(name, before + content)) == {"t": ({"a": "INTEGER", "b,c,d": "INTEGER"}, ((1, 2),))}
+
+
+def test_delimiter_behind_a_long_name(write):
+    """What is in quotes does not decide about the delimiter, and a quoted name may have several lines."""
+    path = write("t.csv", '"a, ""b"", c\n, d";e\n1;2\n')
+    assert tables(path) == {"t": ({'a, "b", c , d': "INTEGER", "e": "INTEGER"}, ((1, 2),))}
+
+
+@pytest.mark.parametrize("content", ["a,b\n1,2\n", "a\n" + "x" * 200_000 + "\n", "a\n1,2\n", ",".join("c" * 2001)])
+def test_limit_of_the_csv_module_is_given_back(write, content):
+    """The longest field that the csv module reads is the whole process's: it is as before, also after an error."""
+    before = csv.field_size_limit()
+    kept = None
+    try:
+        Database.open(write("t.csv", content)).close()
+    except DatabaseOpenError as error:
+        kept = error  # its traceback keeps what was running alive
+    assert csv.field_size_limit() == before
+    del kept
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "hint"),
+    [
+        ("t.csv", "a,b\n1,2,3\n", "into double quotes"),
+        ("t.csv", 'a,b\n1,"2\n', "quotes in it is written"),
+        ("t.csv", "\n", "names the columns"),
+        ("t.csv", b"\x89PNG\r\n\0\1\2\3" * 9, "export it"),
+        ("t.csv", ",".join(f"c{n}" for n in range(2001)) + "\n", "2,000 columns"),
+        ("t.csv.gz", gzip.compress(b"a\n" + bytes(range(65, 91)) * 999)[:60], "get it again"),
+        ("t.json", '{"a": 1}\n{"a": 2}\n', ".jsonl"),
+        ("t.jsonl", '{"a": 1} {"a": 2}\n', ".json"),
+        ("t.json", "[1]", '{"column": value'),
+        ("t.json", "[]", "at least one key"),
+        ("t.json", '{"a": ' + "1" * 5000 + "}", "as a string"),
+        ("missing.csv", None, "check the path"),
+    ],
+)
+def test_wrong_files_have_a_hint(write, tmp_path, name, content, hint):
+    """The error says what to do, where something helps."""
+    path = tmp_path / name if content is None else write(name, content)
+    with pytest.raises(DatabaseOpenError) as caught:
+        Database.open(path)
+    assert hint in caught.value.hint
+
+
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_delimiters(write, delimiter):
     """The delimiter of a CSV file is the one that its first line has most of."""
@@ -170,20 +228,37 @@ def test_sqlite_file_with_another_name(tmp_path):
     assert list(tables(tmp_path / "t.csv")) == ["inside"]
 
 
+BOMS = [(codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF32_LE, "utf-32-le")]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.csv", "a,b\n1,2\n1,2,3\n", "line 3 has 3 fields, but the first line names 2"),
+        ("t.csv", "a,b\n1,2\n1,2,3\n", "line 3 has 3 fields, but line 1 names 2"),
         ("t.csv", 'a,b\n1,"2\n', "line 2: unexpected end of data"),
         ("t.csv", 'a,b\n1,"2"x\n', "line 2: ',' expected after '\"'"),
-        ("t.csv", "", "it is empty"),
+        *[
+            (f"t.{suffix}", content, "it is empty")
+            for suffix in ("csv", "tsv", "json", "jsonl", "csv.gz")
+            for content in (
+                b"",
+                b"\n",
+                b" \t\r\n",
+                b"\n" * 9999,
+                *(bom + end.encode(encoding) for bom, encoding in BOMS for end in ("", "\n", "\r\n \n")),
+            )
+        ],
         ("t.csv", b"\x89PNG\r\n\0\1\2\3" * 9, "it is not a text file"),
         ("t.csv", ",".join(f"c{n}" for n in range(2001)) + "\n", "too many columns"),
         ("t.json", '[{"a": 1},\n{"a": }]', "line 2: Expecting value"),
         ("t.json", '[{"a": 1}, 2]', "element 2 of 't' is not an object"),
         ("t.json", "[]", "'t' has no columns"),
         ("t.json", "7", "element 1 of 't' is not an object"),
-        ("t.json", "[" * 99999, "recursion"),
+        ("t.json", "[" * 99999, "it is nested too deeply"),
+        ("t.json", '{"a": ' + "1" * 5000 + "}", "imported: a whole number has more than 4,300 digits"),
+        ("t.jsonl", '{"a": 1}\n{"a": ' + "1" * 5000 + "}\n", "line 2: a whole number has more than 4,300 digits"),
+        ("t.jsonl", '{"a": 1}\n\n{"a": ' + "[" * 99999 + "\n", "line 3 is nested too deeply"),
+        ("t.csv", "\n \n\na;b\n1;2\n1;2;3\n", "line 6 has 3 fields, but line 4 names 2"),
         ("t.jsonl", '{"a": 1}\n{"a": \n', "line 2: Expecting value"),
         ("t.jsonl", '{"a": 1}\n[1]\n', "line 2 is not an object"),
         ("t.csv.gz", gzip.compress(b"a\n" + bytes(range(65, 91)) * 999)[:60], "end-of-stream"),
