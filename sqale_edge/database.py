@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 _OWN_TIMEOUT_S = 30.0
 _MEBIBYTE = 1 << 20
+_MAX_RUNS = 5
 _MAX_WITH_COPIES = 10_000  # SQLite makes them while it compiles, where it is not to be stopped before version 3.41
 
 
@@ -213,17 +214,18 @@ class Database:
             self._version, self._is_attached = version, True
 
     def _repeated(self, run: Callable[[], T]) -> T:
-        """What `run` returns; it runs a second time if another program changed the file meanwhile."""
-        try:
-            result = run()
-            if self._file.is_locked or not self._file.has_changed():
-                return result
-        except sqlite3.OperationalError as error:
-            if self._guard.refusal or error_code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
-                raise
-        self._is_released = True
-        self._refresh()
-        return run()
+        """What `run` returns; it runs again as long as another program changes the file meanwhile."""
+        for _ in range(_MAX_RUNS):
+            try:
+                result = run()
+                if self._file.is_locked or not self._file.has_changed():
+                    return result
+            except sqlite3.OperationalError as error:
+                if self._guard.refusal or error_code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+                    raise
+            self._is_released = True
+            self._refresh()
+        raise QueryError(_BUSY, path=self.path)
 
     def _release(self) -> None:
         """Between statements, hold nothing that another program waits for."""

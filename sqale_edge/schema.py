@@ -200,8 +200,9 @@ def _module(sql: str) -> str:
     """The module of a virtual table; empty for other tables and views."""
     if not sql.lower().startswith("create virtual"):
         return ""
-    words = [text.lower() for kind, text in tokens(sql) if kind == "word"]
-    return words[words.index("using") + 1] if "using" in words[:-1] else "unknown"
+    names = [(kind, text.lower()) for kind, text in tokens(sql) if kind in ("word", "quoted")]
+    using = names.index(("word", "using")) if ("word", "using") in names[:-1] else -1
+    return unquote_name(names[using + 1][1]) if using >= 0 else "unknown"
 
 
 def _relation(name: str, type_: str, sql: str, shadows: set[str]) -> Relation:

@@ -1,5 +1,6 @@
 """Opening SQLite files of every state, and leaving them and their folder as they are."""
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -135,6 +136,46 @@ def test_wal_written_after_opening(writer, start_writer, path):
         second.leave()
         assert rows(database) == [1, 2, 3]
         assert list(fingerprint(path.parent)) == ["shop.sqlite"]
+
+
+def query_while_changing(path, n_changes):
+    """The rows of a statement of which each of the first runs sees another program open, change and close the file."""
+    sql = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 20000) SELECT a, count(*) FROM r, t"
+    n_calls = [0]
+
+    def count():
+        n_calls[0] += 1
+        return False
+
+    def change():
+        if not count() and n_calls[0] % n_calls_of_a_run == n_calls_of_a_run // 2 and n_calls[0] < n_changed_calls:
+            with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+                connection.execute("UPDATE t SET a = a + 1")
+        return False
+
+    with Database.open(path) as database:
+        database.query(sql, max_rows=1, should_stop=count)
+        n_calls_of_a_run, n_calls[0] = n_calls[0], 0
+        n_changed_calls = n_changes * n_calls_of_a_run
+        return database.query(sql, max_rows=1, timeout_s=60, should_stop=change).rows
+
+
+@pytest.mark.parametrize("n_changes", [1, 2, 4])
+def test_wal_written_while_a_statement_runs(writer, path, n_changes):
+    """Read without locks, a result is that of the file's last state, however often it changed meanwhile."""
+    writer.do(*START_WAL)
+    writer.leave()
+    assert query_while_changing(path, n_changes) == ((1 + n_changes, 20_000),)
+    assert list(fingerprint(path.parent)) == ["shop.sqlite"]
+
+
+def test_wal_written_all_the_time(writer, path):
+    """A file that changes under every run of a statement is an error in the end, never a result of two states."""
+    writer.do(*START_WAL)
+    writer.leave()
+    with pytest.raises(QueryError, match="another program is writing"):
+        query_while_changing(path, 99)
+    assert list(fingerprint(path.parent)) == ["shop.sqlite"]
 
 
 def test_switch_to_wal_after_opening(writer, path):

@@ -63,6 +63,17 @@ def test_names_and_kinds(make):
     assert list(kinds.values()) == ["table", "view", "virtual", "shadow", "internal", "internal"]
 
 
+@pytest.mark.parametrize("module", ['"fts5"', "[FTS5]", "`fts5`", "'fts5'", "/* using rtree */ fts5", '"rtree_i32"'])
+@pytest.mark.parametrize("name", ["docs", '"using"', '"a using b"', "[using]"])
+def test_shadows_of_a_quoted_module(make, module, name):
+    """However a module's name is written, and whatever the table's, its shadow tables are not listed."""
+    schema = make(f"CREATE VIRTUAL TABLE {name} USING {module}(id, x, y)")
+    assert schema.names == (unquote_name(name),)
+    kinds = [relation.kind for relation in schema.relations]
+    assert kinds == ["virtual"] + ["shadow"] * (len(kinds) - 1)
+    assert len(kinds) >= 4
+
+
 def test_missing_module(make):
     """A virtual table whose module is missing is listed and described, and the rest works."""
     schema = make(
