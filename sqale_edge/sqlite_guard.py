@@ -1,8 +1,9 @@
 """What SQL may do on a connection: the authorizer, the limits, the clock.
 
 Denied by default. Allowed are reads, SQLite's own functions (but for a few with effects outside the query),
-recursion, and an allow-list of pragmas that describe the schema. The connection is opened read-only as well; each of
-the two holds without the other.
+recursion, and an allow-list of pragmas that describe the schema. That holds alone, also on a writable connection. If
+it failed, opening the file read-only would still keep the database, and the limit of attached databases every other
+file: `mode=ro` does not stop ATTACH and VACUUM INTO. `query_only` is the weakest: SQL can switch it off.
 """
 
 from __future__ import annotations

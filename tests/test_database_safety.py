@@ -16,6 +16,8 @@ import pytest
 
 from sqale_edge.database import Database
 from sqale_edge.errors import QueryError
+from sqale_edge.sql_text import bare_statement
+from sqale_edge.sqlite_guard import VALUE_BYTES, Guard, touch_virtual_tables
 
 SCRIPT = """
 CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT);
@@ -202,6 +204,104 @@ def test_all_statements_on_one_connection(directory, monkeypatch):
         for sql, *expected in rows:
             assert has_outcome(database, sql, expected), sql
     assert fingerprint(directory) == before
+
+
+def test_authorizer_alone(directory, monkeypatch):
+    """On a writable connection the authorizer alone lets the same statements run, and no file changes."""
+    monkeypatch.chdir(directory)
+    before = fingerprint(directory)
+    guard = Guard()
+    with contextlib.closing(sqlite3.connect("shop.sqlite", isolation_level=None, cached_statements=0)) as connection:
+        guard.attach(connection)
+        connection.execute("PRAGMA query_only=0")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 10)
+        touch_virtual_tables(connection)
+        for sql, *expected in STATEMENTS:
+            if expected[0] == "use each other too often":
+                continue  # refused before SQLite sees it
+            with guard.timed(0.3), guard.enforced(connection, VALUE_BYTES):
+                try:
+                    n_rows = len(connection.execute(bare_statement(sql)).fetchmany(1))
+                except (sqlite3.Error, sqlite3.Warning, MemoryError):
+                    n_rows = 0
+            assert expected[0] == ANY or n_rows == (expected[0] == RUNS), sql
+            assert not connection.in_transaction
+            assert fingerprint(directory) == before, sql
+        connection.execute("INSERT INTO docs VALUES ('it could have been written')")
+    assert fingerprint(directory) != before
+
+
+INSERT, ATTACH, COPY = "INSERT INTO t(b) VALUES ('x')", "ATTACH 'made.db' AS m", "VACUUM INTO 'copy.db'"
+JOURNAL, TEMPORARY = "PRAGMA journal_mode=wal", "CREATE TEMP TABLE made(a)"
+
+
+@pytest.mark.parametrize(
+    ("barrier", "stopped", "not_stopped"),
+    [
+        ("mode=ro", [[INSERT], [JOURNAL], ["PRAGMA query_only=0", INSERT]], [[ATTACH], [COPY], [TEMPORARY]]),
+        ("query_only", [[INSERT], [TEMPORARY]], [["PRAGMA query_only=0", INSERT], [JOURNAL]]),
+        ("no attached databases", [[ATTACH], [COPY]], [[INSERT], [TEMPORARY]]),
+        ("no authorizer", [[INSERT], ["PRAGMA query_only=0", INSERT], [ATTACH], [COPY], [JOURNAL]], []),
+    ],
+)
+def test_each_barrier_alone(directory, monkeypatch, barrier, stopped, not_stopped):
+    """Each barrier stops what docs/security.md says, and no more; without the authorizer no file changes."""
+    monkeypatch.chdir(directory)
+    before = fingerprint(directory)
+    is_all = barrier == "no authorizer"
+    for statements in stopped + not_stopped:
+        mode = "ro" if is_all or barrier == "mode=ro" else "rw"
+        with contextlib.closing(sqlite3.connect(f"file:shop.sqlite?mode={mode}", uri=True)) as connection:
+            connection.isolation_level = None
+            if is_all or barrier == "query_only":
+                connection.execute("PRAGMA query_only=1")
+            if is_all or barrier == "no attached databases":
+                connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+            *preparing, last = statements
+            for statement in preparing:
+                connection.execute(statement)
+            if statements in stopped:
+                with pytest.raises(sqlite3.OperationalError):
+                    connection.execute(last).fetchall()
+                assert fingerprint(directory) == before
+            else:
+                connection.execute(last).fetchall()
+        if statements in not_stopped and statements != [TEMPORARY]:
+            assert fingerprint(directory) != before
+
+
+def test_limits_of_a_guarded_connection(directory):
+    """Lengths, depth, terms, variables and steps are bounded, and pages in memory; sorts go to files."""
+    with contextlib.closing(sqlite3.connect(directory / "shop.sqlite")) as connection:
+        Guard().attach(connection)
+        limits = {
+            sqlite3.SQLITE_LIMIT_LENGTH: 64 << 20,
+            sqlite3.SQLITE_LIMIT_SQL_LENGTH: 1_000_000,
+            sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 1_000,
+            sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 500,
+            sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER: 1_000,
+            sqlite3.SQLITE_LIMIT_VDBE_OP: 1_000_000,
+            sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+            sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+        }
+        assert {category: connection.getlimit(category) for category in limits} == limits
+        pragmas = {"query_only": 1, "cache_size": -16384, "temp_store": 1, "mmap_size": 0, "cell_size_check": 1}
+        for name, value in pragmas.items():
+            assert connection.execute(f"PRAGMA {name}").fetchone() == (value,), name
+
+
+def test_limits_hold_after_the_file_was_opened_again(directory):
+    """A database that changed, and was opened again, is guarded as at first."""
+    with Database.open(directory / "shop.sqlite") as database:
+        for _ in range(2):
+            with contextlib.closing(sqlite3.connect(directory / "shop.sqlite")) as writer, writer:
+                writer.execute("CREATE TABLE IF NOT EXISTS later(a)")
+                writer.execute("INSERT INTO later VALUES (1)")
+            assert database.read("PRAGMA query_only") == [(1,)]
+            assert database.read("PRAGMA cache_size") == [(-16384,)]
+            assert outcome(database, "SELECT a FROM later") == (RUNS, 1)
+            assert outcome(database, "SELECT ?1001") == "variable number must be between ?1 and ?1000"
+            assert READING in outcome(database, "INSERT INTO later VALUES (2)")
 
 
 def mutations(seed):
