@@ -147,7 +147,7 @@ class Agent:
                 protocol=self._protocol,
                 grammar=self._grammar,
                 database=database,
-                toolbox=Toolbox(database, query_timeout_s=self.limits.query_timeout_s),
+                toolbox=Toolbox(database, query_timeout_s=self.limits.query_timeout_s, should_stop=running.flag.is_set),
                 limits=self.limits,
                 flag=running.flag,
                 question=question,

@@ -56,9 +56,13 @@ class CancelFlag:
         """Stop for `reason`."""
         self.reason = self.reason or reason
 
+    def is_set(self) -> bool:
+        """Whether the episode is to stop."""
+        return self.reason is not None
+
     def check(self) -> None:
         """Raise Cancelled if it is set."""
-        if self.reason:
+        if self.is_set():
             raise Cancelled("the episode was cancelled")
 
 
@@ -107,6 +111,9 @@ class EpisodeLoop:
         except Cancelled:
             ended_by = self._flag.reason or "cancelled"
             self._sql = self._table = None
+        if self._table is not None and self._table.has_timed_out:
+            limit_s = self._limits.query_timeout_s
+            yield self._note(f"the query was stopped after {limit_s:g} s: these are the rows found until then")
         yield Finished(len(self._turns), self._make_episode(ended_by))
 
     def _explore_and_answer(self) -> Generator[Event | Decoding, int | None, EndedBy]:
@@ -124,7 +131,7 @@ class EpisodeLoop:
             must_answer = n_left == 0 or self._n_failed_queries >= self._limits.failed_queries
             prompt, is_final = self._results_prompt(turn, n_left, is_final=must_answer)
             if is_final and not must_answer:
-                yield self._note(turn, f"the {self._n_tokens} tokens of an episode were nearly spent: it ended early")
+                yield self._note(f"the {self._n_tokens} tokens of an episode were nearly spent: it ended early")
             if len(self._sequence.tokens) + len(prompt) + _SHORTEST_ANSWER_TOKENS > self._n_tokens:
                 return self._fall_back()
         turn = yield from self._write_turn(prompt, is_final=True)
@@ -214,10 +221,9 @@ class EpisodeLoop:
             self._flag.check()
             key = json.dumps([call.name, call.args], sort_keys=True)
             is_repeat = key in self._answered
-            start = time.perf_counter()
             if not is_repeat:
-                self._answered[key] = self._run_call(call)
-            self._tool_s += time.perf_counter() - start
+                with self._tool_time():
+                    self._answered[key] = self._run_call(call)
             self._flag.check()
             result = self._answered[key]
             turn.results.append(result)
@@ -242,19 +248,26 @@ class EpisodeLoop:
     def _accept(self, sql: str) -> None:
         """Make `sql` the answer. Raises QueryError if it does not execute."""
         try:
-            table = self._database.query(sql, max_rows=self._limits.max_rows, timeout_s=self._limits.query_timeout_s)
+            self._table = self._database.query(
+                sql,
+                max_rows=self._limits.max_rows,
+                timeout_s=self._limits.query_timeout_s,
+                keep_partial=True,
+                should_stop=self._flag.is_set,
+            )
         except QueryError:
             self._flag.check()
             raise
-        self._table, self._sql = table, sql
+        self._sql = sql
 
     def _take_final_answer(self, turn: OpenTurn) -> Generator[Event, None, EndedBy]:
         for sql in final_candidates(turn.text):
             self._flag.check()
             try:
-                self._accept(sql)
+                with self._tool_time():
+                    self._accept(sql)
             except QueryError as error:
-                yield self._note(turn, f"the final answer does not run: {error}")
+                yield self._note(f"the final answer does not run: {error}")
             else:
                 return "final_turn"
         return self._fall_back()
@@ -263,14 +276,24 @@ class EpisodeLoop:
         if self._last_query is None:
             return "no_answer"
         try:
-            self._accept(self._last_query)
+            with self._tool_time():
+                self._accept(self._last_query)
         except QueryError:
             return "no_answer"
         return "fallback_to_last_working_query"
 
-    def _note(self, turn: OpenTurn, text: str) -> Noted:
+    def _note(self, text: str) -> Noted:
         self._notes.append(text)
-        return Noted(turn.number, text)
+        return Noted(len(self._turns), text)
+
+    @contextlib.contextmanager
+    def _tool_time(self) -> Iterator[None]:
+        """Count the block's time as the tools'."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._tool_s += time.perf_counter() - start
 
     def _make_episode(self, ended_by: EndedBy) -> Episode:
         turns = tuple(turn.freeze() for turn in self._turns)

@@ -712,3 +712,16 @@ def test_whatever_a_model_writes_is_an_episode(script, thinks, n_ctx, shared_sho
     limits = EpisodeLimits(turn_tokens=1200, call_tokens=500, final_tokens=800)
     _, episode, _ = play(script, shared_shop, thinks=thinks, n_ctx=n_ctx, limits=limits)
     assert episode.ended_by in {"submit_sql", "final_turn", "fallback_to_last_working_query", "no_answer"}
+
+
+def test_a_submitted_query_whose_rows_come_slowly_is_the_answer(shop):
+    """The model saw its first rows in time; the person gets those found until the time is up, and a note."""
+    slow = "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 60000) SELECT count(i + t.k) FROM n)"
+    rows = "(WITH RECURSIVE t(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM t LIMIT 2000) SELECT k FROM t)"
+    sql = f"SELECT t.k, {slow} FROM {rows} AS t"
+    script = [call("run_query", sql="SELECT 1"), call("submit_sql", sql=sql)]
+    _, episode, _ = play(script, shop, limits=EpisodeLimits(query_timeout_s=1.0, max_rows=2000))
+    assert (episode.ended_by, episode.sql, episode.truncated) == ("submit_sql", sql, True)
+    assert 5 < len(episode.rows) < 2000
+    assert sum("stopped after 1 s" in note for note in episode.notes) == 1
+    assert 1.0 < episode.timing.tool_s <= episode.timing.total_s
