@@ -446,6 +446,42 @@ def test_abandoned_copies_are_removed(writer, path, tmp_path):
     assert list(private.iterdir()) == []
 
 
+@pytest.mark.parametrize("is_copy", [False, True], ids=["beside a writer", "private copy"])
+def test_killed_in_the_middle(writer, path, tmp_path, is_copy):
+    """Killed while a statement runs, a reader leaves the database and its -wal as they were, and the writer goes on."""
+    writer.do(*START_WAL, "INSERT INTO t VALUES (2)")
+    if is_copy:
+        writer.crash()
+        Path(f"{path}-shm").unlink()
+    ignored = () if is_copy else (".sqlite-shm",)
+    before = fingerprint(path.parent, ignore=ignored)
+    private = tmp_path / "private"
+    private.mkdir()
+    program = (
+        "import sys; from sqale_edge.database import Database; database = Database.open(sys.argv[1]); "
+        "tell = lambda: bool(print('running', flush=True)); "
+        "endless = 'WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM t, r'; "
+        "database.query(endless, max_rows=1, timeout_s=60, should_stop=tell)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", program, path],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(private), "TEMP": str(private)},
+    )
+    for _ in range(50):
+        assert process.stdout.readline() == b"running\n"
+    assert len(list(private.iterdir())) == is_copy
+    process.kill()
+    process.communicate()
+    assert fingerprint(path.parent, ignore=ignored) == before
+    if not is_copy:
+        writer.do("INSERT INTO t VALUES (3)", "PRAGMA wal_checkpoint(truncate)")
+        writer.leave()
+        assert list(fingerprint(path.parent)) == ["shop.sqlite"]
+    with Database.open(path) as database:
+        assert rows(database) == ([1, 2] if is_copy else [1, 2, 3])
+
+
 def test_only_abandoned_folders_are_removed(tmp_path):
     """Of old folders those go that are empty or have an owner file without a lock; nobody else's is touched."""
     folders = {

@@ -1,4 +1,7 @@
-"""Names, DDL, foreign keys and join paths, compared with SQLite's own pragmas and with a plain search."""
+"""Names, kinds, keys and join paths with the right values written out, and of generated schemas, built to be known.
+
+A comparison with SQLite's own pragmas, for every tool, is in test_tools.py.
+"""
 
 import itertools
 import sqlite3
@@ -97,6 +100,25 @@ def test_columns(make):
         ("x", "y"),
         ("first", "b"),
     ]
+
+
+def test_strict_tables_and_triggers(make):
+    """A STRICT table is one like any other with its keys and types; a trigger is neither listed nor found."""
+    if sqlite3.sqlite_version_info < (3, 37):
+        pytest.skip("STRICT came with SQLite 3.37")
+    schema = make(
+        "CREATE TABLE person(id INTEGER PRIMARY KEY, name TEXT NOT NULL, extra ANY) STRICT;"
+        "CREATE TABLE visit(person INT REFERENCES person, day TEXT, PRIMARY KEY (person, day)) STRICT, WITHOUT ROWID;"
+        "CREATE TRIGGER greet AFTER INSERT ON person BEGIN INSERT INTO visit VALUES (new.id, 'first'); END;"
+        "CREATE VIEW guest AS SELECT name FROM person;"
+        "CREATE TRIGGER invite INSTEAD OF INSERT ON guest BEGIN INSERT INTO person(name) VALUES (new.name); END;"
+        "INSERT INTO guest VALUES ('Ann')"
+    )
+    assert schema.names == ("person", "visit", "guest")
+    assert schema.find("greet") is None
+    assert schema.columns(schema.find("person")) == ("id", "name", "extra")
+    assert schema.foreign_keys == (ForeignKey("visit", ("person",), "person", ("id",)),)
+    assert schema.find("visit").sql.endswith("STRICT, WITHOUT ROWID")
 
 
 @pytest.mark.parametrize(
