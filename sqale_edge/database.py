@@ -1,8 +1,8 @@
 """A person's database, read-only: one statement at a time, under limits of time, rows and bytes.
 
 Nothing that runs here changes the database, or any other file of the person's. A `Database` may be used from any
-thread; one statement runs at a time, a second waits. `interrupt` may be called meanwhile. When the file changes, the
-next statement reads it anew.
+thread; one statement runs at a time, a second waits, also if it is cancelled meanwhile. `interrupt` may be called at
+any time. When the file changes, the next statement reads it anew.
 
 Not guaranteed: a limit of memory for a statement that is made to waste it, and a stop inside a single function call;
 see docs/security.md.

@@ -1,9 +1,9 @@
 """CSV, TSV, JSON and JSON lines files as the tables of a private SQLite database.
 
-The first row of a CSV or TSV file names its columns. A column is INTEGER or REAL if all of its values are numbers
-that lose nothing by it; codes with leading zeros, and numbers of more digits than fit, stay text. An empty field is
-NULL. JSON objects and arrays inside a row become JSON text. Files may be compressed with gzip. CSV and JSON lines are
-read twice, a piece at a time; a JSON file is held in memory.
+The first line of a CSV or TSV file that is not blank names its columns. A column is INTEGER or REAL if all of its
+values are numbers that lose nothing by it; codes with leading zeros, and numbers of more digits than fit, stay text.
+An empty field is NULL. JSON objects and arrays inside a row become JSON text. Files may be compressed with gzip. CSV
+and JSON lines are read twice, a piece at a time; a JSON file is held in memory.
 """
 
 from __future__ import annotations
@@ -125,6 +125,8 @@ def _hint(error: Exception) -> str:
         return "check the path"
     if isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile)):
         return "the compressed file is damaged: get it again"
+    if isinstance(error, UnicodeError):
+        return "save it as UTF-8"
     if "too many columns" in str(error):
         return "SQLite allows 2,000 columns; leave some out"
     return getattr(error, "hint", "")

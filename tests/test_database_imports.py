@@ -134,6 +134,7 @@ def test_limit_of_the_csv_module_is_given_back(write, content):
         ("t.json", "[1]", '{"column": value'),
         ("t.json", "[]", "at least one key"),
         ("t.json", '{"a": ' + "1" * 5000 + "}", "as a string"),
+        ("t.csv", codecs.BOM_UTF8 + b"a\n\xff\n", "as UTF-8"),
         ("missing.csv", None, "check the path"),
     ],
 )
