@@ -1,7 +1,7 @@
 """Batches of lessons, made in a process of their own, ahead of the training.
 
-Lessons of about the same length share a batch, so little is padded. The generator's seed is new in every run, so nothing
-repeats when the training is resumed.
+Lessons of about the same length share a batch, so little is padded. The generator's seed is new in every run, so
+nothing repeats when the training is resumed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _N_AHEAD = 48
 
 
 class Batch:
-    """Some lessons as arrays, padded at the end: `tokens` (B, T) int64, `is_learned` (B, T) bool, `kinds` (B, T) int8."""
+    """Some lessons as arrays (B, T), padded at the end: `tokens` int64, `is_learned` bool, `kinds` int8."""
 
     def __init__(self, lessons: Sequence[Lesson]) -> None:
         width = -(-max(len(lesson.tokens) for lesson in lessons) // _STEP) * _STEP

@@ -3,11 +3,11 @@
     for lesson in make_lessons(seed=1, split="train"):
         ...
 
-The teacher decides what is thought and called; everything else is `sqale_edge.Agent` at work (see `teacher.py`). Its way:
-list the tables; describe those that the question is about; look up a text that the question writes in lower case; try the
-statement; submit it. Sometimes it goes wrong first (a name that does not exist, a text that is spelled otherwise), and
-goes on from what the tools say. The turns that go wrong are read by the model, but not learned. Some episodes get few
-turns, and end with the answer as text.
+What is thought and called the teacher decides; the rest is `sqale_edge.Agent` at work (see `teacher.py`). Its way:
+list the tables; describe those that the question is about; look up a text that the question writes in lower case; try
+the statement; submit it. Sometimes it goes wrong first (a name that does not exist, a text that is spelled otherwise),
+and goes on from what the tools say. The turns that go wrong are read by the model, but not learned. Some episodes get
+few turns, and end with the answer as text.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from sqale_edge.database import Database
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from domains import World
     from questions import Question
     from words import Split
+    from world import World
 
     from sqale_edge.episode import Row
 
@@ -123,7 +123,7 @@ def _query(question: Question, literal: str | None, wrong_sql: str | None = None
 
 def _misspell(name: str, words: str, rng: random.Random) -> str:
     """`name` as somebody might write it who only remembers the words."""
-    forms = [words.replace(" ", "_"), words.replace(" ", ""), f"{name}s", name[:-1], words.split()[-1]]
+    forms = [words.replace(" ", "_"), words.replace(" ", ""), f"{name}s", name[:-1], words.rsplit(maxsplit=1)[-1]]
     return rng.choice([form for form in forms if form.lower() != name.lower()])
 
 
@@ -166,7 +166,9 @@ class Classroom:
     def _mark(self, question: Question, database: Database, is_learned: list[bool]) -> list[int]:
         """The kind of each token that is to be learned."""
         tables = [str(row[0]) for row in database.read("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        columns = [str(row[0]) for name in tables for row in database.read("SELECT name FROM pragma_table_info(?)", (name,))]
+        columns = [
+            str(row[0]) for name in tables for row in database.read("SELECT name FROM pragma_table_info(?)", (name,))
+        ]
         literals = [question.lookup.stored, question.lookup.spoken] if question.lookup else []
         literals += re.findall(r"(?<=[<>=] )[\d.]+|\d{4}-\d\d-\d\d", question.sql())
         groups = (tables, columns, literals)
@@ -200,13 +202,11 @@ def open_world(world: World, folder: Path) -> Iterator[Database]:
         yield database
 
 
-def make_questions(rng: random.Random, split: Split, difficulty: float, folder: Path) -> tuple[World, list[Question]]:
+def make_questions(rng: random.Random, split: Split, difficulty: float) -> tuple[World, list[Question]]:
     """A world and a few questions that it answers."""
     world = make_world(rng, split, difficulty)
     connection = sqlite3.connect(":memory:")
-    for table in world.tables:
-        connection.execute(world.statement(table))
-        connection.executemany(f"INSERT INTO {table.name} VALUES ({', '.join('?' * len(table.columns))})", table.rows)
+    world.fill(connection)
     questions: dict[str, Question] = {}
     for _ in range(3 * _N_PER_WORLD):
         question = ask(rng, world, difficulty)
@@ -216,14 +216,16 @@ def make_questions(rng: random.Random, split: Split, difficulty: float, folder: 
     return world, list(questions.values())
 
 
-def make_lessons(seed: int, split: Split, difficulty: float = 1.0, vocabulary: Vocabulary | None = None) -> Iterator[Lesson]:
+def make_lessons(
+    seed: int, split: Split, difficulty: float = 1.0, vocabulary: Vocabulary | None = None
+) -> Iterator[Lesson]:
     """Lessons without end; the same ones for the same seed."""
     rng = random.Random(f"{seed} {split}")
     classroom = Classroom(vocabulary or Vocabulary.load())
     memory = Path("/dev/shm")  # noqa: S108 - databases that live for milliseconds, where memory is a folder
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
         while True:
-            world, questions = make_questions(rng, split, difficulty, Path(name))
+            world, questions = make_questions(rng, split, difficulty)
             if not questions:
                 continue
             with open_world(world, Path(name)) as database:

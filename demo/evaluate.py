@@ -4,8 +4,8 @@
     python demo/evaluate.py --model FILE.gguf --questions 300 --json report.json
 
 A checkpoint is converted first, with this package's own conversion. Databases, names and values are of the split
-`held_out`. An answer is right if its rows are those of the right statement (execution accuracy); intervals are Wilson's,
-95%. Besides, for each kind of question: whether the right tables were described, and what went wrong.
+`held_out`. An answer is right if its rows are those of the right statement (execution accuracy); intervals are
+Wilson's, 95%. And for each kind of question: whether the right tables were described, and what went wrong.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from episodes import is_right, make_questions, open_world
+from sqale_edge.convert import convert_checkpoint
 
 from sqale_edge import Agent, EngineSettings
-from sqale_edge.convert import convert_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +69,7 @@ def make_held_out(n_questions: int, seed: int, folder: Path) -> Iterator[tuple[Q
     rng = random.Random(f"{seed} evaluate")
     n_made = 0
     while n_made < n_questions:
-        world, questions = make_questions(rng, "held_out", 1.0, folder)
+        world, questions = make_questions(rng, "held_out", 1.0)
         with open_world(world, folder) as database:
             for question in questions[: n_questions - n_made]:
                 n_made += 1
@@ -128,7 +128,9 @@ def summarize(outcomes: list[Outcome]) -> dict[str, Any]:
             "has_tables": round(sum(outcome.has_tables for outcome in some) / len(some), 4),
         }
 
-    by_kind = {kind: count([one for one in outcomes if one.kind == kind]) for kind in sorted({o.kind for o in outcomes})}
+    by_kind = {
+        kind: count([one for one in outcomes if one.kind == kind]) for kind in sorted({o.kind for o in outcomes})
+    }
     return {
         **count(outcomes),
         "by_kind": by_kind,

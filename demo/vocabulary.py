@@ -1,7 +1,7 @@
 """The demo model's vocabulary: a byte-level BPE in which a word has the same tokens wherever it stands.
 
-An ordinary BPE glues the blank, quote or dot before a word to the word's first letters, so that a name in a question, in
-a list and in a statement are three token strings, and a small model cannot copy one to the other. Here the pieces of
+An ordinary BPE glues the blank, quote or dot before a word to its first letters, so that a name in a question, in a
+list and in a statement are three token strings, and a small model cannot copy one to the other. Here the pieces of
 words are learned from word types (each once, however frequent), are at most four letters long, and exist in lower case,
 capitalised and in upper case alike; a blank is merged only with the fixed words of the episodes. Names that training
 never saw are cut into pieces of the same kind as those it did.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import json
 import re
 from pathlib import Path
@@ -133,7 +134,7 @@ class Vocabulary:
         while len(parts) > 1:
             rank, place = min(
                 (self._ranks.get((left, right), len(self.merges)), place)
-                for place, (left, right) in enumerate(zip(parts, parts[1:], strict=False))
+                for place, (left, right) in enumerate(itertools.pairwise(parts))
             )
             if rank == len(self.merges):
                 break
@@ -173,7 +174,7 @@ def learn_merges(counts: Mapping[str, int], n_merges: int, *, longest: int, know
     for _ in range(n_merges):
         pairs: collections.Counter[Merge] = collections.Counter()
         for word, parts in words.items():
-            for pair in zip(parts, parts[1:], strict=False):
+            for pair in itertools.pairwise(parts):
                 if len(pair[0]) + len(pair[1]) <= longest:
                     pairs[pair] += counts[word]
         if not pairs:
@@ -214,7 +215,12 @@ def learn_vocabulary(words: Iterable[str], texts: Sequence[str], *, n_pieces: in
     for word in frequent:
         letters = _LETTERS.search(word)
         # A blank is merged with a whole word only; not if names of databases begin with the same token.
-        if letters and letters.group() != word and (word in everywhere or not starts[letters.group()]):
+        if (
+            letters
+            and letters.group() != word
+            and len(letters.group()) > 1
+            and (word in everywhere or not starts[letters.group()])
+        ):
             merges += _join(Vocabulary(merges).split(_spell(word)))
     marks = collections.Counter(
         _spell(word) for text in texts for word in split_words(text) if not any(map(str.isalnum, word))

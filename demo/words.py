@@ -19,11 +19,6 @@ Split = Literal["train", "held_out"]
 FOLDER = Path(__file__).parent / "words"
 GLUE = ("id", "name", "title", "label", "on", "at", "date")  # names that every database has somewhere
 
-_STARTS = "b bl br c ch cl d dr f fl g gl gr h j k kr l m n p pl pr qu r s sh sk sl sp st t th tr v w y z".split()
-_VOWELS = "a a a e e e i i i o o o u u u ai ea ee oa ou".split()
-_ENDS = ("", "", "", "", "", "l", "m", "n", "n", "r", "r", "s", "t", "x", "nd", "rt", "st")
-_RUDE = ("cunt", "shit", "slut", "fag", "nig", "rape", "cum", "tit", "piss", "poo", "nazi", "hure", "coon")
-
 
 def split_of(word: str) -> Split:
     """The pool that `word` belongs to, in whatever case: a quarter of all words are held out."""
@@ -43,7 +38,7 @@ def read_words(kind: str, split: Split) -> tuple[str, ...]:
 
 
 @functools.cache
-def read_categories(split: Split) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def read_categories() -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Columns with a few values each: a name and its values."""
     lines = (FOLDER / "categories.txt").read_text(encoding="utf-8").splitlines()
     return tuple((name, tuple(values.split())) for name, values in (line.split(": ") for line in lines))
@@ -51,11 +46,19 @@ def read_categories(split: Split) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 def make_word(rng: random.Random, split: Split, n_syllables: int = 2) -> str:
     """A word that no language has, in lower case."""
+    starts, vowels, ends, rude = _read_syllables()
     while True:
-        syllables = (rng.choice(_STARTS) + rng.choice(_VOWELS) + rng.choice(_ENDS) for _ in range(n_syllables))
-        word = "".join(syllables)
-        if split_of(word) == split and not any(part in word for part in _RUDE):
+        syllables = (rng.choice(starts) + rng.choice(vowels) + rng.choice(ends) for _ in range(n_syllables))
+        word = "".join(syllables).replace("-", "")
+        if split_of(word) == split and not any(part in word for part in rude):
             return word
+
+
+@functools.cache
+def _read_syllables() -> list[list[str]]:
+    """Starts, vowels and ends of syllables (`-` is none), and what must not come of them."""
+    lines = (FOLDER / "syllables.txt").read_text(encoding="utf-8").splitlines()
+    return [line.partition(": ")[2].split() for line in lines]
 
 
 def plural(word: str) -> str:

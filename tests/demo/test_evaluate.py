@@ -1,0 +1,70 @@
+"""The evaluation: an agent that is always right counts as such, and errors are named."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+from batches import split_batches
+from episodes import Classroom, make_lessons, write_script
+from evaluate import find_failure, judge, make_held_out, summarize, wilson
+from teacher import TeacherEngine
+
+from sqale_edge import Agent
+
+
+@pytest.mark.parametrize(
+    ("n_right", "n", "low", "high"), [(0, 10, 0.0, 0.2775), (85, 100, 0.7672, 0.9069), (10, 10, 0.7225, 1.0)]
+)
+def test_wilson(n_right, n, low, high):
+    """Published values of Wilson's interval."""
+    assert wilson(n_right, n) == (pytest.approx(low, abs=5e-4), pytest.approx(high, abs=5e-4))
+
+
+def test_the_teacher_is_always_right(vocabulary, tmp_path):
+    """Episodes that follow the teacher's script are judged right, with the right tables."""
+    engine = TeacherEngine(vocabulary)
+    agent, outcomes = Agent(engine), []
+    for question, database in make_held_out(25, 1, tmp_path):
+        engine.script = write_script(question, random.Random(0))
+        outcomes.append(judge(question, database, agent.run(question.text, database)))
+    report = summarize(outcomes)
+    assert (report["n"], report["n_right"], report["has_tables"]) == (25, 25, 1.0)
+    assert report["failures"] == {}
+    assert sum(kind["n"] for kind in report["by_kind"].values()) == 25
+
+
+def test_failures_are_named(vocabulary, tmp_path):
+    """Another statement is wrong, and the report says in what."""
+    engine = TeacherEngine(vocabulary)
+    agent = Agent(engine)
+    for question, database in make_held_out(6, 2, tmp_path):
+        engine.script = write_script(question, random.Random(0))
+        episode = agent.run(question.text, database)
+        assert find_failure(question, dataclasses.replace(episode, sql=None), has_tables=True) == "no answer"
+        assert find_failure(question, episode, has_tables=False) == "wrong tables"
+        wrong = dataclasses.replace(episode, sql="SELECT 1", rows=((1234567,),))
+        outcome = judge(question, database, wrong)
+        assert not outcome.is_right
+        assert outcome.failure in ("wrong text", "wrong names or clauses", "other")
+
+
+def test_batches_hold_every_lesson_within_their_size(vocabulary):
+    """Lessons of about the same length go together; padding is not learned."""
+    stream = make_lessons(9, "train", 0.0, vocabulary)
+    lessons = [next(stream) for _ in range(40)]
+    batches = split_batches(lessons, 4_096)
+    assert sum(batch.n_tokens for batch in batches) == sum(len(lesson.tokens) for lesson in lessons)
+    assert sum(int(batch.is_learned.sum()) for batch in batches) == sum(sum(lesson.is_learned) for lesson in lessons)
+    assert all(batch.tokens.size <= 4_096 for batch in batches)
+
+
+def test_a_classroom_refuses_a_wrong_answer(vocabulary, tmp_path):
+    """A script whose statement gives other rows is no lesson."""
+    classroom = Classroom(vocabulary)
+    for question, database in make_held_out(3, 3, tmp_path):
+        script = write_script(question, random.Random(0))
+        wrong = [*script[:-1], dataclasses.replace(script[-1], text=script[-1].text.replace("SELECT", "SELECT 7,", 1))]
+        assert classroom.teach(question, database, script) is not None
+        assert classroom.teach(question, database, wrong) is None
