@@ -6,20 +6,21 @@ import pytest
 from checkpoints import write_checkpoint
 from sqale_edge.convert import convert_checkpoint
 from sqale_edge.convert.gguf_file import GgufFile
-from sqale_edge.convert.training_prompt import (
+from sqale_edge.convert.tokenizer import NORMALIZER_KEY
+from sqale_edge.convert.training_prompt import ROLE_KEYS, TEXTS_KEY, read_training_prompt
+
+from sqale_edge.errors import CheckpointError
+from sqale_edge.llama.model import read_model_info, uses_nfc
+from sqale_edge.protocol import (
     BUDGET_KEY,
     BUDGET_ONE_KEY,
     LIMIT_KEY,
     RESULT_KEY,
-    ROLE_KEYS,
     SYSTEM_KEY,
-    TEXTS_KEY,
     USER_KEY,
     USER_STYLE_KEY,
-    read_training_prompt,
+    Protocol,
 )
-
-from sqale_edge.errors import CheckpointError
 
 CONSTANTS = '''
 """Not a prompt: submit_sql, tool, tool turns left. """
@@ -243,3 +244,46 @@ def test_the_texts_reach_the_file(tmp_path):
         assert fields[key] == value
     assert json.loads(fields[TEXTS_KEY])["SYSTEM_PROMPT"] == fields[SYSTEM_KEY]
     assert report.prompt.found[SYSTEM_KEY] == "SYSTEM_PROMPT"
+
+
+QUESTION = "How {many} customers?"
+# (source, the system and the user message of the first prompt, the limit message after `SELECT 1`)
+PROMPTS = [
+    (
+        CONSTANTS,
+        SOURCES[0][1][SYSTEM_KEY],
+        f'Question: {QUESTION}\nReply like {{"tool": "list_tables"}}.',
+        SOURCES[0][1][LIMIT_KEY].replace("{query}", "SELECT 1"),
+    ),
+    (ANONYMOUS, SOURCES[1][1][SYSTEM_KEY], QUESTION, SOURCES[1][1][LIMIT_KEY].replace("{query}", "SELECT 1")),
+    (
+        REPLACED,
+        "You are an agent with tools.",
+        f"Q: <<{QUESTION}>> and {{literal}} braces",
+        "Exploration is over. Last good query:\nSELECT 1\nAnswer now.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "system", "user", "limit"), PROMPTS)
+def test_the_runtime_uses_what_the_conversion_found(tmp_path, source, system, user, limit):
+    """From `sqale_agent.py` through the file to the engine: the prompt is the training prompt, word for word."""
+    folder = write_checkpoint(tmp_path / "m", agent_source=source)
+    convert_checkpoint(folder, tmp_path / "m.gguf", "Q4_0")
+    info = read_model_info(tmp_path / "m.gguf")
+    protocol = Protocol(info)
+    assert (protocol.source, protocol.notes) == ("training", ())
+    assert "".join(piece.text for piece in protocol.first_prompt(QUESTION)) == (
+        f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    )
+    assert protocol.budget_line(4) == "[4 tool turns left before you must answer]"
+    assert protocol.budget_line(1) == "[1 tool turn left before you must answer]"
+    assert protocol.limit_message("SELECT 1", QUESTION) == limit
+    turn = "".join(piece.text for piece in protocol.results_turn(["a | b"], "ending", end_token="<|im_end|>"))
+    assert "<|im_start|>user\nTool result:\na | b\n\nending<|im_end|>" in turn
+
+
+def test_the_runtime_normalizes_as_the_conversion_says():
+    """The key that the conversion writes decides, whatever the vocabulary is."""
+    assert uses_nfc({NORMALIZER_KEY: "NFC", "tokenizer.ggml.pre": "unknown"})
+    assert not uses_nfc({NORMALIZER_KEY: "none", "tokenizer.ggml.pre": "qwen35"})
