@@ -104,9 +104,10 @@ class Author:
         spoken = {style(value): value for value in sorted(chosen)}
         stored = list(spoken)
         rng.shuffle(stored)
-        values: list[Cell] = [*stored, *rng.choices(stored, [rng.random() + 0.1 for _ in stored], k=n_rows)][:n_rows]
+        weights = [rng.random() + 0.1 for _ in stored]
+        values = [*stored, *rng.choices(stored, weights, k=n_rows)][:n_rows]
         rng.shuffle(values)
-        return words, values, spoken
+        return words, list(values), spoken
 
     def _fill_cities(self, n_rows: int) -> _Filling:
         word = self.rng.choice([word for word in _CITY_WORDS if belongs(word, self.split)])

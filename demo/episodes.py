@@ -33,7 +33,7 @@ from sqale_edge.database import Database
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from questions import Question
+    from parts import Question
     from words import Split
     from world import World
 

@@ -29,7 +29,7 @@ from sqale_edge import Agent, EngineSettings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from questions import Question
+    from parts import Question
 
     from sqale_edge.database import Database
     from sqale_edge.episode import Episode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parts import (
     HOW_MANY,
@@ -39,7 +39,7 @@ class _Join:
         joined = (f"JOIN {other} ON {key}" for other, key in zip(others, self.keys, strict=True))
         return " ".join([f"FROM {first}", *joined])
 
-    def ask(self, kind: str, text: str, *parts: Part, lookup: Lookup | None = None, **flags: bool) -> Question:
+    def ask(self, kind: str, text: str, *parts: Part, lookup: Lookup | None = None, **flags: Any) -> Question:
         tables = tuple((place.table.many, place.table.name) for place in self.places)
         ends = (tables[0], tables[-1])
         return Question(

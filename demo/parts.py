@@ -173,7 +173,7 @@ def _number_condition(rng: random.Random, place: Place) -> _Condition | None:
     if not columns:
         return None
     column = rng.choice(columns)
-    values = sorted(float(value) for value in place.table.values(column))
+    values = sorted(float(value or 0) for value in place.table.values(column))
     middle = values[rng.randrange(len(values) // 4, max(len(values) // 4 + 1, 3 * len(values) // 4))]
     number = f"{middle:.0f}" if column.kind == "int" or rng.random() < 0.5 else f"{middle:g}"
     symbol, phrases = rng.choices(_COMPARE, (4, 4, 1, 1))[0]

@@ -8,7 +8,7 @@ Every statement gives rows, and the same ones each time: `is_answerable` runs it
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joins import join_group, join_where, two_joins
 from parts import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from world import World
 
 
-def _single(place: Place, kind: str, text: str, *parts: Part, lookup: Lookup | None = None, **flags: bool) -> Question:
+def _single(place: Place, kind: str, text: str, *parts: Part, lookup: Lookup | None = None, **flags: Any) -> Question:
     table = place.table
     return Question(
         kind, add_end(text), ((table.many, table.name),), parts, f"FROM {table.name}", lookup=lookup, **flags

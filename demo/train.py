@@ -125,7 +125,7 @@ def make_optimizers(model: Qwen3_5ForCausalLM, rate: float, *, use_muon: bool) -
     named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     matrices = [weight for name, weight in named if weight.ndim == 2 and "embed" not in name]
     others = [weight for name, weight in named if weight.ndim != 2 or "embed" in name]
-    settings = {"lr": rate, "betas": (0.9, 0.95), "eps": 1e-8, "fused": True}
+    settings: dict[str, Any] = {"lr": rate, "betas": (0.9, 0.95), "eps": 1e-8, "fused": True}
     if use_muon:
         optimizers: list[torch.optim.Optimizer] = [
             torch.optim.Muon(matrices, lr=rate, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw"),

@@ -82,7 +82,7 @@ class Vocabulary:
             token.encode() if token in ADDED else bytes(_BYTES[character] for character in token)
             for token in self.tokens
         ]
-        self._encode_word = functools.lru_cache(maxsize=100_000)(self._encode_word)
+        self._encode_word = functools.lru_cache(maxsize=100_000)(self._cut_word)
 
     @classmethod
     def load(cls) -> Vocabulary:
@@ -125,7 +125,7 @@ class Vocabulary:
     def _encode_plain(self, text: str) -> list[int]:
         return [token for word in split_words(text) for token in self._encode_word(word)]
 
-    def _encode_word(self, word: str) -> tuple[int, ...]:
+    def _cut_word(self, word: str) -> tuple[int, ...]:
         return tuple(self.ids[part] for part in self.split(_spell(word)))
 
     def split(self, spelled: str) -> list[str]:
@@ -154,7 +154,13 @@ class Vocabulary:
         model |= {"continuing_subword_prefix": "", "end_of_word_suffix": "", "byte_fallback": False}
         model |= {"ignore_merges": False, "vocab": {token: self.ids[token] for token in self.tokens[: -len(ADDED)]}}
         model["merges"] = [list(merge) for merge in self.merges]
-        tokenizer = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None}
+        tokenizer: dict[str, Any] = {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": added,
+            "normalizer": None,
+        }
         tokenizer |= {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]}}
         tokenizer |= {"post_processor": level, "decoder": level, "model": model}
         settings = {"tokenizer_class": "Qwen2TokenizerFast", "add_bos_token": False, "model_max_length": 16_384}
