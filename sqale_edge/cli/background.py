@@ -7,16 +7,14 @@ seconds.
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
-import signal
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
-from sqale_edge.cli import EXIT_CANCELLED
+from sqale_edge.cli.signals import end_requests_handled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable
 
 T = TypeVar("T")
 _POLL_S = 0.1  # a wait without a limit cannot be interrupted on Windows
@@ -27,7 +25,7 @@ def iterate_in_background(
 ) -> Generator[T, None, None]:
     """Yield what `make_items()` yields, computed in another thread; its exception is raised here.
 
-    The first Ctrl-C calls `on_interrupt`, which should make the items end soon; the second ends the process at once.
+    Ctrl-C and other requests to end call `on_interrupt`, which should make the items end soon; see `signals`.
     Closing this iterator early calls it, too, and waits for the thread: the process must not end while llama.cpp works.
     """
     items: queue.SimpleQueue[tuple[T] | BaseException | None] = queue.SimpleQueue()
@@ -42,7 +40,7 @@ def iterate_in_background(
             items.put(None)
 
     thread = threading.Thread(target=work, daemon=True)
-    with _interrupts_handled(on_interrupt):
+    with end_requests_handled(on_interrupt):
         thread.start()
         item: tuple[T] | BaseException | None = None
         try:
@@ -61,27 +59,3 @@ def _wait_for(items: queue.SimpleQueue[T]) -> T:
     while True:
         with contextlib.suppress(queue.Empty):
             return items.get(timeout=_POLL_S)
-
-
-@contextlib.contextmanager
-def _interrupts_handled(on_interrupt: Callable[[], None]) -> Iterator[None]:
-    """For the block Ctrl-C raises nothing, wherever it finds the main thread, but calls `on_interrupt`."""
-    before = signal.getsignal(signal.SIGINT)
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or before in (signal.SIG_IGN, None):  # whoever started this program wants it to ignore Ctrl-C
-        yield
-        return
-    is_interrupted = False
-
-    def handle(_number: int, _frame: object) -> None:
-        nonlocal is_interrupted
-        if is_interrupted:
-            os._exit(EXIT_CANCELLED)
-        is_interrupted = True
-        on_interrupt()
-
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.progress import Progress as Bars
 
-from sqale_edge.cli.text import printable
-from sqale_edge.errors import ConversionError
+from sqale_edge.cli.signals import end_requests_handled
+from sqale_edge.cli.text import dump_json, printable
+from sqale_edge.errors import ConversionError, SqaleEdgeError
 
 if TYPE_CHECKING:
     from sqale_edge.convert import Conversion, Progress, Verification
+
+
+def _check_types(_context: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The types as llama.cpp spells them, each once."""
+    from sqale_edge.llama.quantize import check_file_type  # noqa: PLC0415 - keeps --help light
+
+    try:
+        return tuple(dict.fromkeys(map(check_file_type, names)))
+    except ConversionError as error:
+        raise click.BadParameter(_one_line(error)) from error
 
 
 @click.command()
@@ -27,7 +38,7 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A .gguf file; a folder, made if it is missing; or a name with {quant} in it.",
+    help="Needed with CHECKPOINT: a .gguf file; a folder, made if it is missing; or a name with {quant} in it.",
 )
 @click.option(
     "-q",
@@ -36,6 +47,7 @@ if TYPE_CHECKING:
     metavar="TYPE",
     default=("Q4_K_M",),
     show_default=True,
+    callback=_check_types,
     help="File type, as often as wanted: Q8_0, BF16, ...",
 )
 @click.option(
@@ -82,11 +94,14 @@ def convert(
       sqale-edge convert --verify sqale.gguf
     """
     from sqale_edge.convert import convert_checkpoint, verify_file  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.convert.conversion import check_target  # noqa: PLC0415
 
     if (checkpoint is None) == (verify is None):
         raise click.UsageError("give either a CHECKPOINT to convert, or --verify FILE")
     console = Console(stderr=True)
     if verify is not None:
+        if unused := _list_given() - {"--verify", "--json"}:
+            raise click.UsageError(f"--verify converts nothing: leave out {', '.join(sorted(unused))}")
         try:
             verification = verify_file(verify)
         except ConversionError as error:
@@ -97,7 +112,12 @@ def convert(
     assert checkpoint is not None
     if output is None:
         raise click.UsageError("give the output with -o FILE")
-    with _Steps(console) as steps:
+    try:
+        check_target(output, quant)
+    except ConversionError as error:
+        raise click.UsageError(_one_line(error)) from error
+    steps = _Steps(console)
+    with end_requests_handled(steps.end), steps:
         conversion = convert_checkpoint(
             checkpoint,
             output,
@@ -115,8 +135,26 @@ def convert(
     _print(conversion.to_dict(), "\n".join(str(file.path) for file in conversion.files), as_json=as_json)
 
 
+def _list_given() -> set[str]:
+    """The options on the command line, in their long forms."""
+    context = click.get_current_context()
+    sources = {
+        parameter.opts[-1]: context.get_parameter_source(parameter.name or "") for parameter in context.command.params
+    }
+    return {option for option, source in sources.items() if source is ParameterSource.COMMANDLINE}
+
+
+def _one_line(error: SqaleEdgeError) -> str:
+    return printable(f"{error}; {error.hint}" if error.hint else str(error))
+
+
 def _print(report: dict[str, Any], text: str, *, as_json: bool) -> None:
-    click.echo(json.dumps(report, ensure_ascii=False, indent=2) if as_json else text)
+    """What belongs on stdout."""
+    if as_json:
+        text = dump_json(report, indent=2)
+    # Not `click.echo`, which takes escape sequences out of what is piped: they may be part of a path.
+    sys.stdout.write(f"{printable(text) if sys.stdout.isatty() else text}\n")
+    sys.stdout.flush()
 
 
 def _describe(conversion: Conversion) -> list[str]:
@@ -147,30 +185,25 @@ def _describe_file(path: str, verification: Verification) -> str:
 class _Steps:
     """A progress bar with rate and remaining time for each step; nothing where stderr is no terminal.
 
-    Being ended, by Ctrl-C or otherwise, takes effect at the next step forward: cleaning up is never interrupted.
+    A request to end takes effect at the next step forward: cleaning up is not interrupted by it.
     """
 
     def __init__(self, console: Console) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        self._bars = Bars(
-            *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
-        )
+        name = TextColumn("{task.description}", markup=False)  # the name of a file
+        columns = (name, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        self._bars = Bars(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._tasks: dict[tuple[str, str], TaskID] = {}
         self._is_ended = False
-        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._handlers[number] = signal.signal(number, self._end)
         self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
 
-    def _end(self, _signal: int, _frame: Any) -> None:
+    def end(self) -> None:
+        """Stop at the next step forward."""
         self._is_ended = True
 
     def show(self, progress: Progress) -> None:
@@ -179,5 +212,7 @@ class _Steps:
             raise KeyboardInterrupt
         key = (progress.step, progress.file)
         if key not in self._tasks:
-            self._tasks[key] = self._bars.add_task(f"{progress.step} {progress.file}", total=progress.n_total)
+            self._tasks[key] = self._bars.add_task(
+                printable(f"{progress.step} {progress.file}"), total=progress.n_total
+            )
         self._bars.update(self._tasks[key], completed=progress.n_done)
