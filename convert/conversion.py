@@ -147,6 +147,8 @@ def convert_checkpoint(
     """
     start = time.perf_counter()
     source, target = Path(source), Path(target)
+    quants = list(dict.fromkeys(check_file_type(each) for each in ([quant] if isinstance(quant, str) else quant)))
+    check_target(target, quants)
     checkpoint = Checkpoint.open(source)
     config = Qwen35Config.from_json(checkpoint.config, source / "config.json")
     plans, dropped = plan_tensors(config, checkpoint.tensors, source)
@@ -165,8 +167,7 @@ def convert_checkpoint(
         *vocabulary.to_metadata(),
         *prompt.to_metadata(),
     ]
-    quants = dict.fromkeys(check_file_type(each) for each in ([quant] if isinstance(quant, str) else quant))
-    targets = _choose_targets(target, list(quants), provenance, overwrite=overwrite)
+    targets = _choose_targets(target, quants, provenance, overwrite=overwrite)
     job = _Job(fields, plans, targets, threads, on_progress or (lambda _: None))
     files = _run(job)
     notes = (
@@ -186,15 +187,12 @@ def convert_checkpoint(
     )
 
 
-def _choose_targets(target: Path, quants: list[str], provenance: Provenance, *, overwrite: bool) -> dict[str, Path]:
-    """Where each file goes. Raises ConversionError for a place where it cannot or should not."""
+def check_target(target: Path, quants: Sequence[str]) -> None:
+    """Raise ConversionError unless files of these types can have the name `target`."""
     if not quants:
         raise ConversionError("no file type is given", path=target, hint="for example Q4_K_M")
-    if target.is_dir() or not (target.suffix or os.path.lexists(target)):
-        target /= re.sub(r"[^\w.-]+", "-", provenance.name) + "-{quant}.gguf"
-        folder = target.parent.parent
-    else:
-        folder = target.parent
+    if _is_folder(target):
+        return
     if len(quants) > 1 and "{quant}" not in target.name:
         raise ConversionError(
             f"{len(quants)} file types cannot all go to {str(target)!r}",
@@ -207,6 +205,18 @@ def _choose_targets(target: Path, quants: list[str], provenance: Provenance, *, 
             path=target,
             hint="llama.cpp programs expect that ending",
         )
+
+
+def _is_folder(target: Path) -> bool:
+    """Whether it is one, or is to become one."""
+    return target.is_dir() or not (target.suffix or os.path.lexists(target))
+
+
+def _choose_targets(target: Path, quants: list[str], provenance: Provenance, *, overwrite: bool) -> dict[str, Path]:
+    """Where each file goes. Raises ConversionError for a place where it cannot or should not."""
+    folder = target.parent
+    if _is_folder(target):
+        target /= re.sub(r"[^\w.-]+", "-", provenance.name) + "-{quant}.gguf"
     if not folder.is_dir():
         state = "is not a folder" if folder.exists() else "does not exist"
         raise ConversionError(f"the output's folder {str(folder)!r} {state}", path=target, hint="make it first")
