@@ -28,7 +28,7 @@ from .tokenizer import read_vocabulary
 from .training_prompt import TrainingPrompt, read_training_prompt
 from .verify import Verification, verify_against, verify_file
 from .workspace import check_disk_space, move_into_place, open_workspace
-from .writer import Field, count_bytes, write_gguf
+from .writer import ALIGNMENT, Field, count_bytes, write_gguf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _BASE = "BF16"  # what quantized files are made of, as llama.cpp's own conversion does it
 _HEAD_NAMES = {"token_embd.weight", "output.weight"}
+_BLOCK, _SMALL_BLOCK = 256, 32  # weights that the K-quants, and the older types, quantize together
+_ENTRY_BYTES = 64  # more than an entry of either table takes beside its name and its value
 _QUANTIZATION_VERSION = 2  # Source: GGML_QNT_VERSION in ggml.h
 
 
@@ -99,17 +101,30 @@ class _Job:
     threads: int | None
     report: Callable[[Progress], None]
 
-    def estimate_bytes(self, quant: str) -> int:
-        """The size of the file; exact to a few thousandths for unquantized types, otherwise rather too large."""
-        bits = FILE_TYPES[quant].bits_per_weight
-        n_bytes = sum(len(value) + 16 for _, kind, value in self.fields if kind == "str")
-        n_bytes += sum(sum(map(len, value)) * 2 + 16 * len(value) for _, kind, value in self.fields if kind == "[str]")
-        for plan in self.plans:
-            if quant in UNQUANTIZED or plan.is_f32:
-                n_bytes += count_bytes(plan, "F32" if plan.is_f32 else quant)
-            else:
-                n_bytes += int(math.prod(plan.shape) * (max(bits, HEAD_BITS) if plan.name in _HEAD_NAMES else bits) / 8)
-        return n_bytes
+
+def estimate_bytes(fields: Sequence[Field], plans: Sequence[TensorPlan], quant: str) -> int:
+    """An upper bound of the file's size: close for unquantized types, for the others as good as their mean widths."""
+    return sum(map(_field_bytes, fields)) + sum(_tensor_bytes(plan, quant) for plan in plans)
+
+
+def _field_bytes(field: Field) -> int:
+    key, kind, value = field
+    values = value if kind.startswith("[") else [value]
+    return len(key) + _ENTRY_BYTES + sum(8 + len(each.encode()) if isinstance(each, str) else 4 for each in values)
+
+
+def _tensor_bytes(plan: TensorPlan, quant: str) -> int:
+    """One tensor with its entry in the table."""
+    n_bytes = len(plan.name) + _ENTRY_BYTES + ALIGNMENT
+    if quant in UNQUANTIZED or plan.is_f32:
+        return n_bytes + count_bytes(plan, quant)
+    bits = FILE_TYPES[quant].bits_per_weight
+    if plan.name in _HEAD_NAMES:
+        bits = max(bits, HEAD_BITS)
+    # A width that the type's blocks do not fill falls back to Q8_0 at most, or to F16.
+    if plan.shape[-1] % _BLOCK:
+        bits = max(bits, 8.5 if plan.shape[-1] % _SMALL_BLOCK == 0 else 16)
+    return n_bytes + math.ceil(math.prod(plan.shape) * bits / 8)
 
 
 def convert_checkpoint(
@@ -240,7 +255,7 @@ def _run(job: _Job) -> tuple[ConvertedFile, ...]:
     written = [*direct, *(quant for quant in job.targets if quant not in UNQUANTIZED)]
     seconds = {}
     with _made(folder), open_workspace(folder) as workspace:
-        check_disk_space(folder, [(quant, job.estimate_bytes(quant)) for quant in written])
+        check_disk_space(folder, [(quant, estimate_bytes(job.fields, job.plans, quant)) for quant in written])
         # Targets end in .gguf, so none has the name of the file that only serves to make the others.
         paths = {quant: workspace / (job.targets[quant].name if quant in job.targets else quant) for quant in written}
         for quant in written:
@@ -298,7 +313,7 @@ def _write(job: _Job, path: Path, quant: str) -> None:
 
 def _quantize(job: _Job, source: Path, path: Path, quant: str) -> None:
     """One quantized file, out of the unquantized one."""
-    n_total = job.estimate_bytes(quant)
+    n_total = estimate_bytes(job.fields, job.plans, quant)
 
     def report() -> None:
         n_done = path.stat().st_size if path.exists() else 0

@@ -1,6 +1,7 @@
 """Whatever happens to the input or to the process: an error or a valid file, and nothing half-written."""
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -13,9 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from checkpoints import write_checkpoint
 from sqale_edge.convert import convert_checkpoint, verify_file
+from sqale_edge.convert.checkpoint import Checkpoint
+from sqale_edge.convert.conversion import estimate_bytes
+from sqale_edge.convert.qwen35 import plan_tensors
+from sqale_edge.convert.qwen35_config import Qwen35Config
+from sqale_edge.convert.tokenizer import read_vocabulary
 from sqale_edge.convert.workspace import PREFIX, check_disk_space, open_workspace, remove_stale
 
 from sqale_edge.errors import ConversionError
+from sqale_edge.llama.quantize import FILE_TYPES, UNQUANTIZED, quantize_file
 
 AGENT_SOURCE = 'SYSTEM_PROMPT = "Use the tools."\nUSER_TEMPLATE = "{question}"\n'
 ODD_VALUES = [None, True, 0, -1, 3, 1 << 31, 1 << 63, 0.5, 1e308, "", "x", "\x00", [], {}, [0], {"a": 0}]
@@ -190,6 +197,60 @@ def test_too_little_disk_space_is_known_beforehand(whole, tmp_path):
     with pytest.raises(ConversionError, match=r"GB free, but needs 1000000000\.00 GB \(BF16 1000000000\.00 GB\)"):
         check_disk_space(tmp_path, [("BF16", 10**18)])
     check_disk_space(tmp_path, [("BF16", 1)])
+
+
+def estimate(checkpoint, quant):
+    """As the conversion estimates it, names and sampling defaults apart."""
+    opened = Checkpoint.open(checkpoint)
+    config = Qwen35Config.from_json(opened.config, checkpoint)
+    fields = [*config.to_metadata(), *read_vocabulary(opened, config.n_vocab).to_metadata()]
+    return estimate_bytes(fields, plan_tensors(config, opened.tensors, checkpoint)[0], quant)
+
+
+@pytest.mark.parametrize("shape", [{}, {"layers": 8, "is_tied": False}, {"hidden": 96, "ffn": 80}])
+def test_no_file_is_larger_than_estimated(tmp_path, shape):
+    """For each type, also where widths do not suit it; unquantized files are within a hundredth."""
+    checkpoint = write_checkpoint(tmp_path / "m", **shape)
+    convert_checkpoint(checkpoint, tmp_path / "{quant}.gguf", list(UNQUANTIZED))
+    for quant in FILE_TYPES:
+        path, estimated = tmp_path / f"{quant}.gguf", estimate(checkpoint, quant)
+        if quant not in UNQUANTIZED:
+            quantize_file(tmp_path / "BF16.gguf", path, quant)
+        assert path.stat().st_size <= estimated, quant
+        if quant in UNQUANTIZED:
+            assert estimated <= 1.01 * path.stat().st_size, quant
+
+
+MOUNT = (
+    ["unshare", "--mount"]
+    if hasattr(os, "getuid") and os.getuid() == 0
+    else ["unshare", "--user", "--map-root-user", "--mount"]
+)
+
+
+def convert_on_small_disk(checkpoint, folder, n_bytes):
+    """Exit code and stderr of a conversion to BF16's place and Q8_0, on a disk of this size, and the files on it."""
+    script = (
+        f'mount -t tmpfs -o size={n_bytes} tmpfs "$2" && cd "$2" || exit 99; '
+        '"$0" -P -c "from sqale_edge.cli import main; main()" convert "$1" -o m.gguf -q Q8_0 >&2; '
+        "code=$?; ls -A; exit $code"
+    )
+    command = [*MOUNT, "sh", "-c", script, sys.executable, checkpoint, folder]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode == 99 or result.stderr.startswith("unshare"):
+        pytest.skip(f"no disk can be mounted here: {result.stderr}")
+    return result.returncode, result.stderr, result.stdout.split()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mounts a small disk")
+def test_a_disk_without_room_for_the_peak_is_refused_before_anything_is_written(whole, tmp_path):
+    """The peak is the finished file beside the one that it is made of; a disk that holds both suffices."""
+    peak = estimate(whole, "BF16") + estimate(whole, "Q8_0")
+    code, err, files = convert_on_small_disk(whole, tmp_path, estimate(whole, "BF16") + 100_000)
+    assert (code, files, err.count("\n")) == (1, [], 1)
+    assert err.startswith("Error: the disk of '.' has 0.00 GB free, but needs 0.00 GB (BF16 0.00 GB, Q8_0 0.00 GB)")
+    code, err, files = convert_on_small_disk(whole, tmp_path, peak + 20_000)
+    assert (code, files) == (0, ["m.gguf"]), err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="file size limits are POSIX")
