@@ -84,8 +84,7 @@ def _read_answer(job: str, code: int, output: bytes, trouble: bytes) -> Any:
         ) from None
     if "error" not in answer:
         return answer["result"]
-    kind = getattr(errors, answer["error"], errors.SqaleEdgeError)
-    raise kind(answer["message"], hint=answer["hint"])
+    raise getattr(errors, answer["error"])(answer["message"], **answer["details"])
 
 
 def _quantize(source: str, target: str, file_type: str, threads: int | None) -> None:
@@ -97,6 +96,11 @@ def _check_loads(path: str) -> dict[str, Any]:
 
 
 _JOBS: dict[str, Any] = {"quantize": _quantize, "load": _check_loads}
+
+
+def _describe_error(error: errors.SqaleEdgeError) -> dict[str, Any]:
+    """What it takes to raise it again: its attributes are the arguments that it was made of."""
+    return {"error": type(error).__name__, "message": str(error), "details": vars(error)}
 
 
 def _end_with_parent() -> None:
@@ -113,8 +117,8 @@ def main() -> None:
     try:
         answer = {"result": _JOBS[job](*args)}
     except errors.SqaleEdgeError as error:
-        answer = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
-    print(json.dumps(answer), flush=True)  # noqa: T201 - the parent reads it
+        answer = _describe_error(error)
+    print(json.dumps(answer, default=str), flush=True)  # noqa: T201 - the parent reads it
 
 
 if __name__ == "__main__":

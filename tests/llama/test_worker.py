@@ -1,5 +1,6 @@
 """Calls into llama.cpp in a child process: results, errors, crashes, and no child that outlives its parent."""
 
+import json
 import subprocess
 import sys
 import time
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sqale_edge.errors import ModelError, ModelLoadError, QuantizationError
+from sqale_edge import errors
+from sqale_edge.errors import ModelError, ModelLoadError, QuantizationError, SettingsError, SqaleEdgeError
 from sqale_edge.llama.quantize import FILE_TYPES, UNQUANTIZED, check_file_type, quantize_file
-from sqale_edge.llama.worker import run_in_child
+from sqale_edge.llama.worker import _describe_error, _read_answer, run_in_child
 
 
 def test_a_result_comes_back(qwen_gguf):
@@ -24,8 +26,23 @@ def test_an_error_comes_back_with_its_type(qwen_gguf, tmp_path):
     (tmp_path / "bad.gguf").write_bytes(qwen_gguf.read_bytes()[:1000])
     with pytest.raises(ModelLoadError, match=r"bad\.gguf cannot be loaded"):
         run_in_child("load", str(tmp_path / "bad.gguf"))
-    with pytest.raises(QuantizationError, match="could not be quantized to Q8_0"):
+    with pytest.raises(QuantizationError, match="could not be quantized to Q8_0") as caught:
         run_in_child("quantize", str(tmp_path / "bad.gguf"), str(tmp_path / "out.gguf"), "Q8_0", 1)
+    assert caught.value.path == str(tmp_path / "bad.gguf")
+
+
+TREE = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, SqaleEdgeError)]
+
+
+@pytest.mark.parametrize("kind", TREE)
+def test_every_error_of_ours_can_come_back(kind):
+    """With all that it carries, whichever it is."""
+    details = {"field": "n_ctx", "value": 3} if kind is SettingsError else {}
+    error = kind("too small", hint="take more", **details)
+    with pytest.raises(kind, match="too small") as caught:
+        _read_answer("load", 0, json.dumps(_describe_error(error)).encode(), b"")
+    assert type(caught.value) is kind
+    assert vars(caught.value) == vars(error)
 
 
 def test_a_child_that_dies_is_an_error(qwen_gguf):
