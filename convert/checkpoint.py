@@ -253,7 +253,7 @@ def _read_entry(name: str, entry: Any, path: Path, start: int) -> StoredTensor:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (TypeError, KeyError, ValueError) as error:
         raise CheckpointError(
-            f"the header of {path.name} describes {name!r} with neither dtype, shape nor data_offsets", path=path
+            f"the header of {path.name} does not give {name!r} a dtype, a shape and two data_offsets", path=path
         ) from error
     sizes = {**_OTHER_SIZES, **{dtype: np.dtype(kind).itemsize for dtype, kind in DTYPES.items()}}
     if not isinstance(dtype, str) or dtype not in sizes:

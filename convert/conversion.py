@@ -21,7 +21,8 @@ from sqale_edge.llama.quantize import FILE_TYPES, HEAD_BITS, UNQUANTIZED, check_
 from sqale_edge.llama.worker import run_in_child
 
 from .checkpoint import Checkpoint
-from .provenance import describe_model, find_provenance, read_sampling
+from .general_fields import describe_model, read_sampling
+from .provenance import find_provenance
 from .qwen35 import TensorPlan, plan_tensors
 from .qwen35_config import Qwen35Config
 from .tokenizer import read_vocabulary

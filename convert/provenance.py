@@ -1,31 +1,18 @@
-"""Where a checkpoint comes from: its name, its repository and revision, its sampling defaults."""
+"""Where a checkpoint comes from: its name, its repository and revision."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
-from typing import TYPE_CHECKING, Any
-
-import gguf
-
-from sqale_edge.errors import CheckpointError
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-    from .checkpoint import Checkpoint
-    from .qwen35 import TensorPlan
     from .writer import Field
 
 _CACHE_FOLDER = re.compile(r"models--([^/\\]+?)--([^/\\]+)")
 _REVISION = re.compile(r"[0-9a-f]{40}")
-_SAMPLING = {
-    "temperature": "temp",
-    "top_k": "top_k",
-    "top_p": "top_p",
-}  # in generation_config.json, and after general.sampling.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,34 +59,3 @@ def _read_download_note(folder: Path) -> str | None:
     except (OSError, ValueError):
         return None
     return first if _REVISION.fullmatch(first) else None
-
-
-def describe_model(plans: Sequence[TensorPlan]) -> list[Field]:
-    """What llama.cpp shows of any model: architecture and size."""
-    n_parameters = sum(math.prod(plan.shape) for plan in plans)
-    return [
-        ("general.architecture", "str", "qwen35"),
-        ("general.type", "str", "model"),
-        ("general.size_label", "str", gguf.size_label(n_parameters, 0, 0, 0)),
-    ]
-
-
-def read_sampling(checkpoint: Checkpoint) -> list[Field]:
-    """The sampling defaults of `generation_config.json`, under llama.cpp's keys and under ours.
-
-    Raises:
-        CheckpointError: One of them is no number.
-    """
-    values = checkpoint.read_optional("generation_config.json")
-    fields: list[Field] = []
-    for name, short in _SAMPLING.items():
-        value: Any = values.get(name)
-        if value is None:
-            continue
-        if type(value) not in (int, float) or not 0 <= value <= 1 << 20:
-            raise CheckpointError(
-                f"generation_config.json has {name} {value!r}, which is no number from 0", path=checkpoint.folder
-            )
-        keys = (f"general.sampling.{short}", f"sqale.sampling.{name}")
-        fields += [(key, "i32", int(value)) if name == "top_k" else (key, "f32", float(value)) for key in keys]
-    return fields

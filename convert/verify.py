@@ -12,6 +12,7 @@ from sqale_edge.llama.quantize import UNQUANTIZED
 from sqale_edge.llama.worker import run_in_child
 
 from .gguf_file import GgufFile
+from .writer import stored_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,6 +94,6 @@ def verify_against(path: Path, fields: Sequence[Field], plans: Sequence[TensorPl
             raise ConversionError(
                 f"{plan.name!r} in {path.name} has shape {list(tensor.shape)}, not {list(plan.shape)}", path=path
             )
-        expected = "F32" if plan.is_f32 else file_type
+        expected = stored_type(plan, file_type)
         if (plan.is_f32 or file_type in UNQUANTIZED) and tensor.type != expected:
             raise ConversionError(f"{plan.name!r} in {path.name} is of type {tensor.type}, not {expected}", path=path)
