@@ -20,16 +20,6 @@ import json
 import re
 from typing import TYPE_CHECKING, Literal
 
-from sqale_edge.protocol import (
-    BUDGET_KEY,
-    BUDGET_ONE_KEY,
-    LIMIT_KEY,
-    RESULT_KEY,
-    SYSTEM_KEY,
-    USER_KEY,
-    USER_STYLE_KEY,
-)
-
 from .checkpoint import is_there, read_text
 from .source_reader import find_texts
 from .texts import Hole, Text, split_fields
@@ -41,6 +31,14 @@ if TYPE_CHECKING:
     from .source_reader import Uses
     from .writer import Field
 
+# The same names stand in `sqale_edge.protocol`, which a conversion does not need; the tests hold the two together.
+SYSTEM_KEY = "sqale.prompt.system"
+USER_KEY = "sqale.prompt.user"
+USER_STYLE_KEY = "sqale.prompt.user_style"
+RESULT_KEY = "sqale.prompt.result"
+BUDGET_KEY = "sqale.prompt.budget"
+BUDGET_ONE_KEY = "sqale.prompt.budget_one"
+LIMIT_KEY = "sqale.prompt.limit"
 TEXTS_KEY = "sqale.texts"
 ROLE_KEYS = (SYSTEM_KEY, USER_KEY, RESULT_KEY, BUDGET_KEY, BUDGET_ONE_KEY, LIMIT_KEY)
 
