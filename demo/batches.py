@@ -96,10 +96,12 @@ class BatchMaker:
 
 
 def _work(seed: int, difficulty: Sequence[float], size: int, batches: mp.Queue[Batch], parent: int) -> None:
+    batches.cancel_join_thread()  # what nobody takes any more need not be delivered
     for batch in make_batches(seed, "train", difficulty, size):
-        while True:
-            with contextlib.suppress(queue.Full):
-                batches.put(batch, timeout=5)
-                break
+        is_taken = False
+        while not is_taken:
             if os.getppid() != parent:
                 return  # the training was killed
+            with contextlib.suppress(queue.Full):
+                batches.put(batch, timeout=5)
+                is_taken = True
