@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from batches import Batch, BatchMaker, split_batches
 from episodes import TOKEN_KINDS, make_lessons
-from model import export_folder, make_config, make_model
+from model import export_folder, make_model
+from shape import make_config
 from torch.nn import functional
 from vocabulary import Vocabulary
 
@@ -57,7 +58,8 @@ class Training:
     def __init__(self, state: Path, arguments: argparse.Namespace) -> None:
         self.state, self.arguments = state, arguments
         self.vocabulary = Vocabulary.load()
-        self.model = make_model(make_config(self.vocabulary.n_tokens, self.vocabulary.end_token), SEED)
+        self.config = make_config(self.vocabulary.n_tokens, self.vocabulary.end_token)
+        self.model = make_model(self.config, SEED)
         self.optimizers = make_optimizers(self.model, arguments.rate, use_muon=arguments.optimizer == "muon")
         self.progress = Progress()
         self._path = state / "state.pt"
@@ -225,7 +227,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     training = Training(arguments.state, arguments)
     if arguments.export:
-        export_folder(training.model, training.vocabulary, arguments.export)
+        export_folder(training.model, training.config, training.vocabulary, arguments.export)
     else:
         train(training)
 
