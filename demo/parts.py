@@ -162,7 +162,7 @@ def _text_condition(rng: random.Random, place: Place) -> _Condition | None:
     value = f"{quote}{spoken}{quote}"
     pattern = rng.choice(("whose {} is {}", "with {} {}", "where the {} is {}", "that have {} {}"))
     if column.kind == "name":
-        pattern = rng.choice(("whose {} is {}", "with the {} {}", "where the {} is {}"))
+        pattern = rng.choice(("whose {} is {}", "with the {} {}", "where the {} is {}", "named {1}", "called {1}"))
     lookup = Lookup(place.table.name, column.name, stored, spoken)
     part = Part(column.words, f"{place.sql(column)} = '{VALUE}'", "where")
     return pattern.format(column.words, value), part, lookup
