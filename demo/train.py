@@ -1,6 +1,6 @@
 """Train the demo model on the CPU. Needs torch and transformers.
 
-    python demo/train.py --state STATE --tokens 60e6
+    python demo/train.py --state STATE --tokens 30e6
     python demo/train.py --state STATE --export FOLDER
 
 The first command starts or goes on: everything is in the folder STATE, which is written every few minutes and when the
@@ -217,7 +217,7 @@ def main() -> None:
     """Read the command line and do it."""
     parser = argparse.ArgumentParser(description="Train the demo model, or write what it has learned so far.")
     parser.add_argument("--state", type=Path, required=True, help="folder with everything that resuming needs")
-    parser.add_argument("--tokens", type=float, default=60e6, help="all tokens to learn from, prompts included")
+    parser.add_argument("--tokens", type=float, default=30e6, help="all tokens to learn from, prompts included")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=4_096, help="tokens of a batch, padding included")
     parser.add_argument("--rate", type=float, default=3e-3, help="the highest learning rate")
