@@ -110,7 +110,6 @@ class TeacherSequence:
         self._n_turns = 0
         self.tokens: list[int] = []
         self.writers: list[int | None] = []
-        self.n_refused = 0
         self.is_cancelled = False
 
     def append(self, tokens: Collection[int]) -> Prefill:

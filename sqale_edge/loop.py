@@ -67,7 +67,7 @@ class CancelFlag:
 
 
 class EpisodeLoop:
-    """Runs one question on one sequence. `steps` is used once; `episode` is there when it has ended."""
+    """Runs one question on one sequence. `steps` is used once; its last event holds the episode."""
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ import gguf
 import numpy as np
 import pytest
 from checkpoints import byte_alphabet, train_bpe
+from terminals import read_terminal
 
 from sqale_edge import Episode
 from sqale_edge._version import __version__
@@ -490,18 +491,6 @@ def test_a_reader_that_goes_away_is_no_error_message(shop, tmp_path):
     process.stderr.close()
     assert process.wait(WAIT_S) == 0
     assert err == b""
-
-
-def read_terminal(master: int) -> str:
-    """All that a process writes into its terminal."""
-    chunks = []
-    try:
-        while chunk := os.read(master, 65536):
-            chunks.append(chunk)
-    except OSError:  # Linux says so when the other end is closed
-        pass
-    os.close(master)
-    return b"".join(chunks).decode()
 
 
 @needs_posix

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +12,7 @@ from sqale_edge.cli import EXIT_NO_ANSWER
 from sqale_edge.cli.answers import FORMATS, format_answer
 from sqale_edge.cli.background import iterate_in_background
 from sqale_edge.cli.options import model_options
-from sqale_edge.cli.text import printable
+from sqale_edge.cli.text import printable, write_out
 from sqale_edge.cli.trace import Progress, Trace
 from sqale_edge.episode import Finished, Noted
 from sqale_edge.errors import Cancelled
@@ -126,9 +125,7 @@ def _report(episode: Episode, form: str, timeout_s: float | None, *, is_traced: 
             click.echo(printable(f"Note: {note}."), err=True)
     answer = format_answer(episode, form)
     if answer:
-        # Not `click.echo`, which takes escape sequences out of what is piped: in CSV they may be data.
-        sys.stdout.write(f"{printable(answer) if sys.stdout.isatty() else answer}\n")
-        sys.stdout.flush()
+        write_out(answer)
     if episode.ended_by == "cancelled":
         raise Cancelled("the question was cancelled")
     if episode.sql is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRem
 from rich.progress import Progress as Bars
 
 from sqale_edge.cli.signals import end_requests_handled
-from sqale_edge.cli.text import dump_json, printable
+from sqale_edge.cli.text import dump_json, printable, write_out
 from sqale_edge.errors import ConversionError, SqaleEdgeError
 
 if TYPE_CHECKING:
@@ -150,11 +149,7 @@ def _one_line(error: SqaleEdgeError) -> str:
 
 def _print(report: dict[str, Any], text: str, *, as_json: bool) -> None:
     """What belongs on stdout."""
-    if as_json:
-        text = dump_json(report, indent=2)
-    # Not `click.echo`, which takes escape sequences out of what is piped: they may be part of a path.
-    sys.stdout.write(f"{printable(text) if sys.stdout.isatty() else text}\n")
-    sys.stdout.flush()
+    write_out(dump_json(report, indent=2) if as_json else text)
 
 
 def _describe(conversion: Conversion) -> list[str]:

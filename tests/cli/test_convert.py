@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from checkpoints import write_checkpoint
+from terminals import read_terminal
 
 needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and terminals are those of POSIX")
 MAIN = [sys.executable, "-P", "-c", "from sqale_edge.cli import main; main()", "convert"]
@@ -101,14 +102,8 @@ def run_on_terminal(*arguments, cwd):
     command = [*MAIN, *map(str, arguments)]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave, env=environment, cwd=cwd)
     os.close(slave)
-    chunks = []
-    try:
-        while chunk := os.read(master, 65536):
-            chunks.append(chunk)
-    except OSError:  # Linux says so when the other end is closed
-        pass
-    os.close(master)
-    return process.wait(), b"".join(chunks).decode().replace("\r\n", "\n")
+    shown = read_terminal(master).replace("\r\n", "\n")
+    return process.wait(), shown
 
 
 @needs_posix
