@@ -94,6 +94,13 @@ class Training:
         with (self.state / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
+    def describe(self) -> str:
+        """How much it has learned from, and the curve on held-out lessons, as JSON."""
+        lines = (json.loads(line) for line in (self.state / "log.jsonl").read_text(encoding="utf-8").splitlines())
+        curve = [line for line in lines if "held_out_loss" in line]
+        totals = {"tokens": self.progress.n_tokens, "minutes": round(self.progress.seconds / 60, 1)}
+        return json.dumps(totals | {"curve": curve}, indent=1)
+
     def rate(self) -> float:
         """The learning rate's factor now: up, level, down."""
         warm = min(1.0, (self.progress.n_steps + 1) / _WARM_UP_STEPS)
@@ -228,6 +235,7 @@ def main() -> None:
     training = Training(arguments.state, arguments)
     if arguments.export:
         export_folder(training.model, training.config, training.vocabulary, arguments.export)
+        (arguments.export / "training.json").write_text(training.describe() + "\n", encoding="utf-8")
     else:
         train(training)
 

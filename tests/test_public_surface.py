@@ -22,12 +22,12 @@ FILES = {
 }
 # Each of these may import those before it. `llama`, `cli` and `convert` are packages, free inside.
 ORDER = """
-    _version errors settings episode
+    _version errors settings episode results
     sql_text private_files sqlite_guard sqlite_files imports database
     schema tool_text tools grammar
-    engine llama
+    engine llama models
     chat_template replies protocol turn loop agent
-    testing convert cli
+    testing sample_shop convert cli
 """.split()  # noqa: SIM905 - a line for each layer
 HEAVY = {"llama_cpp", "numpy", "huggingface_hub", "gguf"}
 
