@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -11,6 +11,7 @@ from sqale_edge.database import Database
 from sqale_edge.engine import Decoding
 from sqale_edge.episode import Event, Finished
 from sqale_edge.errors import ModelError
+from sqale_edge.exclusive import Exclusive
 from sqale_edge.grammar import tool_call_grammar
 from sqale_edge.loop import CancelFlag, EpisodeLoop
 from sqale_edge.protocol import Protocol
@@ -18,11 +19,13 @@ from sqale_edge.settings import EngineSettings, EpisodeLimits, SamplingSettings
 from sqale_edge.tools import TOOLS, Toolbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
 
     from sqale_edge.engine import Engine
     from sqale_edge.episode import EndedBy, Episode
     from sqale_edge.turn import Steps
+
+_POLL_S = 0.1  # how soon it is seen that a thread has ended
 
 
 class Agent:
@@ -56,9 +59,11 @@ class Agent:
         self._load_s = load_s
         self._protocol = Protocol(engine.info)
         self._grammar = engine.compile_grammar(tool_call_grammar(TOOLS))
-        self._busy = threading.Lock()
-        self._busy_thread: int | None = None
+        # Held for one event at a time, never while a caller has the stream: who reads it may change, or go away.
+        self._work = Exclusive(self._free)
+        self._turn = threading.Condition(self._work.lock)
         self._running: _Running | None = None
+        self._is_closing = False
 
     @classmethod
     def load(
@@ -101,17 +106,18 @@ class Agent:
         self, question: str, database: str | Path | Database, evidence: str | None = None, *, seed: int = 0
     ) -> Episode:
         """The finished episode; see `stream`."""
-        for event in self.stream(question, database, evidence, seed=seed):
-            if isinstance(event, Finished):
-                return event.episode
+        with closing(self.stream(question, database, evidence, seed=seed)) as events:
+            for event in events:
+                if isinstance(event, Finished):
+                    return event.episode
         raise AssertionError("an episode ends with Finished")
 
     def stream(
         self, question: str, database: str | Path | Database, evidence: str | None = None, *, seed: int = 0
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """Yield what happens while `question` is answered, `Finished` last.
 
-        Closing the iterator early abandons the question.
+        Closing or dropping the iterator early abandons the question. Its events may be asked for from changing threads.
 
         Args:
             question: In natural language.
@@ -124,38 +130,90 @@ class Agent:
             ContextOverflowError: The question is too long.
             DecodeError: llama.cpp failed.
         """
-        if self._busy_thread == threading.get_ident():
-            raise ModelError(
-                "this agent is still answering a question in this thread",
-                hint="finish or close the first stream before the next",
-            )
-        with self._busy, ExitStack() as stack:
-            self._busy_thread = threading.get_ident()
-            stack.callback(setattr, self, "_busy_thread", None)
-            running = self._running = _Running(self.engine)  # from here on a cancel is heard
-            stack.callback(running.end)
-            stack.callback(setattr, self, "_running", None)
-            if not isinstance(database, Database):
-                database = stack.enter_context(Database.open(database))
-            running.database = database
-            stack.enter_context(running.watch(self.limits.timeout_s))
-            sequence = self.engine.new_sequence(seed, self._sampling)
-            stack.callback(sequence.close)
-            loop = EpisodeLoop(
-                engine=self.engine,
-                sequence=sequence,
-                protocol=self._protocol,
-                grammar=self._grammar,
-                database=database,
-                toolbox=Toolbox(database, query_timeout_s=self.limits.query_timeout_s, should_stop=running.flag.is_set),
-                limits=self.limits,
-                flag=running.flag,
-                question=question,
-                evidence=evidence,
-                seed=seed,
-                load_s=self._load_s,
-            )
-            yield from drive(loop.steps(), self.engine)
+        return self._answer(question, database, evidence, seed)
+
+    def _answer(
+        self, question: str, database: str | Path | Database, evidence: str | None, seed: int
+    ) -> Generator[Event, None, None]:
+        """The stream that a caller holds: dropping it, wherever it is, ends the question."""
+        running = _Running(self.engine)
+        running.events = self._events(running, question, database, evidence, seed)
+        try:
+            self._take_turn(running)
+            while (event := self._advance(running)) is not None:
+                yield event
+        finally:
+            running.events.close()
+            self._end(running)
+
+    def _take_turn(self, running: _Running) -> None:
+        """Wait until no other question is being answered; one whose reader's thread has ended is given up."""
+        with self._turn:
+            while (other := self._running) is not None:
+                if other.reader is threading.current_thread():
+                    raise ModelError(
+                        "this agent is still answering a question in this thread",
+                        hint="finish or close the first stream before the next",
+                    )
+                if other.reader.is_alive():
+                    self._turn.wait(_POLL_S)
+                else:
+                    other.is_given_up = True
+                    self._end(other)
+            self._running = running  # from here on a cancel is heard
+            if self._is_closing:
+                raise ModelError("the agent is closed")
+
+    def _advance(self, running: _Running) -> Event | None:
+        """The question's next event; None behind the last."""
+        with self._work.work():
+            if running.is_given_up:
+                raise ModelError(
+                    "this stream was given up: the thread that read it ended, and another question was asked",
+                    hint="read a stream to its end, or close it",
+                )
+            running.reader = threading.current_thread()
+            return next(running.events, None)
+
+    def _events(
+        self, running: _Running, question: str, database: str | Path | Database, evidence: str | None, seed: int
+    ) -> Generator[Event, None, None]:
+        """What happens while the question is answered; `running` holds what that takes."""
+        if self._is_closing:
+            raise ModelError("the agent is closed")
+        if not isinstance(database, Database):
+            database = running.held.enter_context(Database.open(database))
+        running.database = database
+        running.held.enter_context(running.watch(self.limits.timeout_s))
+        sequence = self.engine.new_sequence(seed, self._sampling)
+        running.held.callback(sequence.close)
+        loop = EpisodeLoop(
+            engine=self.engine,
+            sequence=sequence,
+            protocol=self._protocol,
+            grammar=self._grammar,
+            database=database,
+            toolbox=Toolbox(database, query_timeout_s=self.limits.query_timeout_s, should_stop=running.flag.is_set),
+            limits=self.limits,
+            flag=running.flag,
+            question=question,
+            evidence=evidence,
+            seed=seed,
+            load_s=self._load_s,
+        )
+        yield from drive(loop.steps(), self.engine)
+
+    def _end(self, running: _Running) -> None:
+        """Free what the question holds, unless that was done before."""
+        if self._running is not running:
+            return
+        with self._work.work():
+            try:
+                running.end()
+            finally:
+                if self._running is running:
+                    self._running = None
+                self._turn.notify_all()
 
     def cancel(self) -> None:
         """Stop the question that is being answered, within one token, from any thread.
@@ -167,13 +225,21 @@ class Agent:
             running.stop("cancelled")
 
     def close(self) -> None:
-        """Free the model. Safe to call twice, and from any thread.
+        """Free the model. Safe to call twice, from any thread and from a signal handler.
 
-        The question that is being answered is cancelled; if another thread asked it, its end is waited for.
+        The question that is being answered is cancelled. Where another thread is at work on it, that is waited for;
+        where a stream is half read, its next event is the one that says so. In a handler that interrupts the work the
+        model is freed after the handler.
         """
+        self._is_closing = True
         self.cancel()
-        is_own = self._busy_thread == threading.get_ident()
-        with nullcontext() if is_own else self._busy:
+        self._work.close()
+
+    def _free(self) -> None:
+        try:
+            if self._running:
+                self._end(self._running)
+        finally:
             self.engine.close()
 
     def __enter__(self) -> Self:
@@ -184,10 +250,22 @@ class Agent:
 
 
 class _Running:
-    """The question that is being answered, and how to stop it."""
+    """The question that is being answered: what it holds, who reads it, and how to stop it.
+
+    Attributes:
+        events: What happens, made as it is asked for.
+        held: Frees sequence, clock and database.
+        reader: The thread that asked for an event last.
+        is_given_up: That thread has ended, and another question wanted its place.
+    """
+
+    events: Generator[Event, None, None]
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.held = ExitStack()
+        self.reader = threading.current_thread()
+        self.is_given_up = False
         self._lock = threading.RLock()  # a signal handler may stop a question in the thread that is ending it
         self._has_ended = False
         self.database: Database | None = None
@@ -204,9 +282,10 @@ class _Running:
                 self.database.interrupt()
 
     def end(self) -> None:
-        """It has ended: wait for a `stop` that is under way, and let no other begin."""
+        """Free what it holds. Waits for a `stop` that is under way, and lets no other begin."""
         with self._lock:
             self._has_ended = True
+        self.held.close()
 
     def watch(self, timeout_s: float | None) -> ExitStack:
         """A context that stops the question when its time is up."""

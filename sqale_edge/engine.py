@@ -144,7 +144,7 @@ class TokenSequence(Protocol):
 
 
 class Engine(Protocol):
-    """A loaded model. One call at a time; only `cancel` may come from another thread."""
+    """A loaded model. One call at a time; only `cancel` and `close` may come from another thread meanwhile."""
 
     @property
     def info(self) -> ModelInfo:
@@ -187,4 +187,4 @@ class Engine(Protocol):
         """
 
     def close(self) -> None:
-        """Free the model. Safe to call twice."""
+        """Free the model. Safe to call twice, and from any thread: a call under way is stopped and waited for."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
 import json
+import signal
 import threading
 
 import pytest
@@ -345,6 +347,182 @@ def test_closing_in_the_middle_of_ones_own_stream_does_not_wait_for_it(shop):
     stream.close()
     agent.close()
     assert engine.n_closed_sequences == len(engine.sequences)
+
+
+def test_closing_waits_for_whoever_is_at_work_now(shop):
+    """Not for the thread that began the stream: one began it, another reads on, a third closes."""
+    engine = Engine([LIST, SUBMIT])
+    agent = Agent(engine)
+    stream = agent.stream(QUESTION, shop)
+    in_thread(next, stream)[1]()
+    engine.stop_at = 5
+    _, join_reader = in_thread(list, stream)
+    assert engine.stopped.wait(WAIT_S)
+    closer, join_closer = in_thread(agent.close)
+    assert engine.cancel_begun.wait(WAIT_S)
+    closer.join(0.1)
+    assert (closer.is_alive(), engine.n_closed) == (True, 0)
+    engine.go_on.set()
+    join_closer()
+    assert engine.n_closed == 1
+    assert join_reader()[-1].episode.ended_by == "cancelled"
+
+
+@pytest.mark.parametrize("n_events", range(1, 8))
+def test_closing_does_not_wait_for_a_stream_that_nobody_reads(shop, n_events):
+    """Its thread is gone: what it held is freed, and whoever still has it reads that it was cancelled."""
+    engine = Engine([LIST, SUBMIT])
+    agent = Agent(engine)
+    stream = agent.stream(QUESTION, shop)
+    in_thread(lambda: [next(stream) for _ in range(n_events)])[1]()
+    in_thread(agent.close)[1]()
+    assert (engine.n_closed, engine.n_closed_sequences) == (1, len(engine.sequences))
+    *_, last = stream
+    assert last.episode.ended_by == "cancelled"
+    with pytest.raises(ModelError, match="the agent is closed"):
+        agent.run(QUESTION, shop)
+
+
+def test_a_question_does_not_wait_for_a_stream_whose_thread_is_gone(shop):
+    """It takes its place; the stream that was given up says so when it is read on, and cannot disturb."""
+    engine = Engine([LIST, SUBMIT])
+    agent = Agent(engine)
+    stream = agent.stream(QUESTION, shop)
+    in_thread(lambda: [next(stream) for _ in range(3)])[1]()
+    assert agent.run(QUESTION, shop).ended_by == "submit_sql"
+    other = agent.stream(QUESTION, shop)
+    next(other)
+    with pytest.raises(ModelError, match="given up"):
+        next(stream)
+    assert next(stream, None) is None
+    *_, last = other
+    assert last.episode.ended_by == "submit_sql"
+    assert engine.n_closed_sequences == len(engine.sequences) == 3
+
+
+def test_a_question_waits_for_a_stream_that_another_thread_reads_on(shop):
+    """The thread that began it is gone, the one that reads it is not."""
+    engine = Engine([LIST, SUBMIT])
+    agent = Agent(engine)
+    stream = agent.stream(QUESTION, shop)
+    in_thread(next, stream)[1]()
+    next(stream)
+    thread, join = in_thread(agent.run, QUESTION, shop)
+    thread.join(0.3)
+    assert thread.is_alive()
+    *_, last = stream
+    assert last.episode.ended_by == join().ended_by == "submit_sql"
+
+
+def test_a_question_that_waits_hears_that_the_agent_is_closed(shop):
+    """It is not asked, and not waited for."""
+    agent = Agent(Engine([LIST, SUBMIT]))
+    stream = agent.stream(QUESTION, shop)
+    next(stream)
+
+    def ask():
+        with pytest.raises(ModelError, match="the agent is closed"):
+            agent.run(QUESTION, shop)
+
+    thread, join = in_thread(ask)
+    thread.join(0.1)
+    assert thread.is_alive()
+    agent.close()
+    join()
+
+
+@pytest.mark.parametrize("is_in_cycle", [False, True])
+def test_a_dropped_stream_frees_what_it_held(shop, is_in_cycle):
+    """At once, or when the garbage collection finds it."""
+    engine = Engine([LIST, SUBMIT])
+    agent = Agent(engine)
+    holder = [agent.stream(QUESTION, shop)]
+    for _ in range(3):
+        next(holder[0])
+    if is_in_cycle:
+        holder.append(holder)
+    del holder
+    gc.collect()
+    assert engine.n_closed_sequences == len(engine.sequences) == 1
+    assert agent.run(QUESTION, shop).ended_by == "submit_sql"
+
+
+class Interrupted(Engine):
+    """Gets a signal in the middle of a step."""
+
+    def decode_batch(self, decodings):
+        tokens = super().decode_batch(decodings)
+        with self.in_use:
+            if self.n_steps == 20:
+                signal.raise_signal(signal.SIGINT)
+        return tokens
+
+
+@pytest.fixture
+def on_signal():
+    """Sets what the next SIGINT does."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda function: signal.signal(signal.SIGINT, lambda *_: function())
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("name", ["cancel", "close"])
+def test_a_signal_handler_can_cancel_and_close(shop, on_signal, name):
+    """In the middle of a step: the question ends as cancelled; the model is freed, but not under the step."""
+    engine = Interrupted([LIST, SUBMIT])
+    agent = Agent(engine)
+    on_signal(getattr(agent, name))
+    assert agent.run(QUESTION, shop).ended_by == "cancelled"
+    assert engine.n_steps <= 21
+    assert engine.n_closed == (name == "close")
+    assert engine.n_closed_sequences == 1
+
+
+def test_a_signal_handler_can_cancel_where_locks_are_held(shop, on_signal):
+    """Also in the middle of a cancel, and while the question ends: the thread holds these locks itself."""
+
+    class EverySignal(Engine):
+        def cancel(self):
+            super().cancel()
+            if self.n_signals < 3:
+                self.n_signals += 1
+                signal.raise_signal(signal.SIGINT)
+
+    engine = EverySignal([LIST, SUBMIT])
+    engine.n_signals = 0
+    agent = Agent(engine)
+    on_signal(agent.cancel)
+    stream = agent.stream(QUESTION, shop)
+    next(stream)
+    agent.cancel()
+    *_, last = stream
+    assert (last.episode.ended_by, engine.n_signals) == ("cancelled", 3)
+
+    class SignalAtTheEnd(Sequence):
+        def close(self):
+            signal.raise_signal(signal.SIGINT)
+            super().close()
+
+    engine.new_sequence = lambda seed, sampling=None: SignalAtTheEnd(engine)
+    assert agent.run(QUESTION, shop).ended_by == "submit_sql"
+
+
+def test_a_model_is_not_freed_under_a_token_that_is_computed(llama_gguf, shop):
+    """With asyncio each event may be made by another thread; closing in the middle ends the stream, again and again."""
+    limits = EpisodeLimits(tool_turns=1, turn_tokens=400, call_tokens=380, final_tokens=20)
+
+    async def ask_and_close(n_events):
+        agent = Agent.load(llama_gguf, settings=EngineSettings(n_ctx=4096, threads=1), limits=limits)
+        stream = agent.stream(QUESTION, shop)
+        for _ in range(n_events):
+            await asyncio.to_thread(next, stream)
+        reader = asyncio.create_task(asyncio.to_thread(list, stream))
+        await asyncio.sleep(0.001 * n_events)
+        await asyncio.to_thread(agent.close)
+        return (await reader)[-1].episode.ended_by
+
+    for n_events in range(1, 12):
+        assert asyncio.run(ask_and_close(n_events)) == "cancelled"
 
 
 LIMITS = EpisodeLimits(tool_turns=1, turn_tokens=40, call_tokens=20, final_tokens=20)

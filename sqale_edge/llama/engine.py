@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import time
@@ -13,6 +14,7 @@ import numpy as np
 
 from sqale_edge.engine import Piece
 from sqale_edge.errors import Cancelled, ContextOverflowError, ModelError, ModelLoadError
+from sqale_edge.exclusive import Exclusive
 from sqale_edge.llama import bindings, threads
 from sqale_edge.llama.model import LlamaModel, sample_digest
 from sqale_edge.llama.sampling import LlamaGrammar
@@ -20,7 +22,7 @@ from sqale_edge.llama.sequence import LlamaSequence, parse_snapshot
 from sqale_edge.settings import EngineSettings, SamplingSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqale_edge.engine import Decoding
 
@@ -49,6 +51,7 @@ class LlamaEngine:
         self._model = LlamaModel(Path(path), self._settings, on_progress=on_progress)
         # Guards abort flag and sequences against `cancel`, which a signal handler may call in this thread.
         self._lock = threading.RLock()
+        self._work = Exclusive(self._free)  # whoever calls llama.cpp is inside
         self._open: dict[int, LlamaSequence] = {}
         try:
             self._context = self._make_context()
@@ -94,10 +97,13 @@ class LlamaEngine:
         name, digest = model.metadata.get("general.name"), sample_digest(model.path)
         return f"{name}, {description}, {n_params} parameters in {size} bytes ({digest}), llama-cpp-python {build}"
 
-    def _check_open(self) -> None:
-        """Raise ModelError after `close`: llama.cpp would read freed memory."""
-        if not self._model.pointer:
-            raise ModelError("the engine is closed")
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        """Call llama.cpp in the block, one thread at a time. Raises ModelError after `close`: its memory is freed."""
+        with self._work.work():
+            if self._work.is_closed:
+                raise ModelError("the engine is closed")
+            yield
 
     # Text and grammar.
 
@@ -107,26 +113,25 @@ class LlamaEngine:
 
     def tokenize_pieces(self, pieces: Sequence[Piece]) -> list[int]:
         """See `Engine`."""
-        self._check_open()
-        return self._model.vocabulary.tokenize(pieces)
+        with self._working():
+            return self._model.vocabulary.tokenize(pieces)
 
     def detokenize(self, tokens: Sequence[int]) -> bytes:
         """See `Engine`."""
-        self._check_open()
-        self.check_tokens(tokens)
-        return b"".join(map(self._model.vocabulary.piece, tokens))
+        with self._working():
+            self.check_tokens(tokens)
+            return b"".join(map(self._model.vocabulary.piece, tokens))
 
     def compile_grammar(self, gbnf: str) -> LlamaGrammar:
         """See `Engine`."""
-        self._check_open()
-        return LlamaGrammar(self._model.vocabulary, self._model.vocabulary_pointer, gbnf)
+        with self._working():
+            return LlamaGrammar(self._model.vocabulary, self._model.vocabulary_pointer, gbnf)
 
     # Sequences.
 
     def new_sequence(self, seed: int, sampling: SamplingSettings | None = None) -> LlamaSequence:
         """See `Engine`. Raises ModelError when all `n_sequences` places are taken."""
-        with self._lock:
-            self._check_open()
+        with self._working(), self._lock:
             free = next((i for i in range(self._settings.n_sequences) if i not in self._open), None)
             if free is None:
                 raise ModelError(
@@ -144,35 +149,37 @@ class LlamaEngine:
                 f"the snapshot has {len(header['tokens'])} tokens, the context holds {self.info.n_ctx}"
             )
         temperature, top_k, top_p = header["sampling"]
-        sequence = self.new_sequence(
-            header["seed"], SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p)
-        )
+        chosen = SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p)
         buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
-        if header["n_evaluated"] and not llama_cpp.llama_state_seq_set_data(
-            self._context, buffer, len(state), sequence.seq_id
-        ):
-            sequence.close()
-            raise ModelError("llama.cpp does not accept the snapshot's state")
+        with self._working():
+            sequence = self.new_sequence(header["seed"], chosen)
+            if header["n_evaluated"] and not llama_cpp.llama_state_seq_set_data(
+                self._context, buffer, len(state), sequence.seq_id
+            ):
+                sequence.close()
+                raise ModelError("llama.cpp does not accept the snapshot's state")
         sequence.take_over(header["tokens"], header["n_evaluated"], logits)
         return sequence
 
     def read_state(self, sequence: LlamaSequence) -> bytes:
         """KV cache and recurrent state of `sequence`, in llama.cpp's own form."""
-        size = llama_cpp.llama_state_seq_get_size(self._context, sequence.seq_id)
-        buffer = (ctypes.c_uint8 * size)()
-        n_written = llama_cpp.llama_state_seq_get_data(self._context, buffer, size, sequence.seq_id)
+        with self._working():
+            size = llama_cpp.llama_state_seq_get_size(self._context, sequence.seq_id)
+            buffer = (ctypes.c_uint8 * size)()
+            n_written = llama_cpp.llama_state_seq_get_data(self._context, buffer, size, sequence.seq_id)
         if n_written != size:
             raise ModelError(f"llama.cpp wrote {n_written} bytes of a state of {size}")
         return bytes(buffer)
 
     def copy_state(self, source: LlamaSequence, target: LlamaSequence) -> None:
         """Let `target`, which is empty, have the KV cache and recurrent state of `source`."""
-        llama_cpp.llama_memory_seq_cp(self._memory, source.seq_id, target.seq_id, _WHOLE, _WHOLE)
+        with self._working():
+            llama_cpp.llama_memory_seq_cp(self._memory, source.seq_id, target.seq_id, _WHOLE, _WHOLE)
 
     def release(self, sequence: LlamaSequence) -> None:
         """Forget the state of a sequence that is being closed."""
-        with self._lock:
-            if self._open.get(sequence.seq_id) is not sequence or not self._model.pointer:
+        with self._work.work(), self._lock:
+            if self._open.get(sequence.seq_id) is not sequence:
                 return
             del self._open[sequence.seq_id]
             if not llama_cpp.llama_memory_seq_rm(self._memory, sequence.seq_id, _WHOLE, _WHOLE):
@@ -201,8 +208,9 @@ class LlamaEngine:
                 raise ModelError("a decoding that is done cannot go on")
             decoding.sequence.check_usable()
             self.check_room(decoding.sequence, 1)
-        self.evaluate([decoding.sequence for decoding in decodings])
-        return [decoding.sequence.draw(decoding) for decoding in decodings]
+        with self._working():
+            self.evaluate([decoding.sequence for decoding in decodings])
+            return [decoding.sequence.draw(decoding) for decoding in decodings]
 
     def evaluate(self, sequences: Sequence[LlamaSequence]) -> None:
         """Evaluate what is pending of each, `n_batch` tokens at a time, and keep the logits of each one's last token.
@@ -217,7 +225,8 @@ class LlamaEngine:
         n_batch = self._settings.n_batch
         try:
             for start in range(0, len(work), n_batch):
-                self._evaluate_batch(sequences, work[start : start + n_batch])
+                with self._working():
+                    self._evaluate_batch(sequences, work[start : start + n_batch])
         except ModelError as error:
             for sequence in sequences:
                 sequence.failure = sequence.failure or error
@@ -250,25 +259,31 @@ class LlamaEngine:
         It reports at least 1 for prompts and for single tokens each, so only differences count, and only once there was
         one of both.
         """
-        self._check_open()
-        llama_cpp.llama_synchronize(self._context)
-        counters = llama_cpp.llama_perf_context(self._context)
+        with self._working():
+            llama_cpp.llama_synchronize(self._context)
+            counters = llama_cpp.llama_perf_context(self._context)
         return int(counters.n_p_eval + counters.n_eval)
 
     def cancel(self) -> None:
         """See `Engine`."""
-        with self._lock:
-            for sequence in self._open.values():
-                sequence.failure = sequence.failure or Cancelled("the sequence was cancelled")
-            if self._open:
-                self._abort_flag[0] = _ABORT
+        self._stop(Cancelled("the sequence was cancelled"))
 
     def close(self) -> None:
         """See `Engine`. Sequences that are still open are closed."""
+        self._stop(ModelError("the engine is closed"))
+        self._work.close()
+
+    def _stop(self, failure: ModelError) -> None:
+        """Let every sequence fail at its next step, the one that is under way included."""
+        with self._lock:
+            for sequence in self._open.values():
+                sequence.failure = sequence.failure or failure
+            if self._open:
+                self._abort_flag[0] = _ABORT
+
+    def _free(self) -> None:
         for sequence in list(self._open.values()):
             sequence.close()
-        with self._lock:
-            if self._model.pointer:
-                llama_cpp.llama_batch_free(self._batch)
-                llama_cpp.llama_free(self._context)
-                self._model.close()
+        llama_cpp.llama_batch_free(self._batch)
+        llama_cpp.llama_free(self._context)
+        self._model.close()

@@ -305,11 +305,19 @@ def test_a_closed_engine_says_so(qwen_gguf):
     """After close, sequences are closed and new ones are refused; closing again is harmless."""
     engine = LlamaEngine(qwen_gguf, EngineSettings(n_ctx=256, threads=1))
     sequence = engine.new_sequence(0)
+    sequence.append([1])
+    decoding = sequence.start(None, 5, NO_STOP)
     engine.close()
     engine.close()
+    engine.cancel()
     with pytest.raises(ModelError, match="closed"):
         sequence.append([1])
+    sequence.close()
     uses = [
+        lambda: sequence.fork(0),
+        lambda: list(sequence.decode(None, 2, NO_STOP)),
+        lambda: engine.decode_batch([decoding]),
+        sequence.snapshot,
         lambda: engine.new_sequence(0),
         lambda: engine.tokenize("a", trusted=True),
         lambda: engine.detokenize([1]),
@@ -320,6 +328,46 @@ def test_a_closed_engine_says_so(qwen_gguf):
     for use in uses:
         with pytest.raises(ModelError):
             use()
+
+
+def test_closing_waits_for_the_thread_that_decodes(qwen_gguf):
+    """It is stopped within a token; nothing is freed under it."""
+    for _ in range(5):
+        engine = LlamaEngine(qwen_gguf, EngineSettings(n_ctx=4096, threads=1))
+        sequence = engine.new_sequence(0, GREEDY)
+        sequence.append(prompt_of(engine))
+        begun, ends = threading.Event(), []
+
+        def work(sequence=sequence, begun=begun, ends=ends):
+            try:
+                for _ in sequence.decode(None, 4000, NO_STOP):
+                    begun.set()
+            except ModelError as error:
+                ends.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert begun.wait(60)
+        engine.close()
+        thread.join(60)
+        assert not thread.is_alive()
+        assert len(ends) == 1
+
+
+def test_closing_from_inside_waits_for_the_step_to_end(engine):
+    """As a signal handler that interrupts a step does: the step ends, then the model is freed."""
+    sequence = engine.new_sequence(0, GREEDY)
+    sequence.append(prompt_of(engine))
+    draw = sequence.draw
+
+    def close_and_draw(decoding):
+        engine.close()
+        return draw(decoding)
+
+    sequence.draw = close_and_draw
+    assert len(engine.decode_batch([sequence.start(None, 5, NO_STOP)])) == 1
+    with pytest.raises(ModelError, match="closed"):
+        engine.tokenize("a", trusted=True)
 
 
 @pytest.mark.parametrize(
