@@ -10,6 +10,7 @@ import numpy as np
 
 from sqale_edge.errors import DecodeError, ModelLoadError
 from sqale_edge.llama import bindings
+from sqale_edge.llama.file_check import check_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +27,7 @@ def check_loads(path: Path) -> dict[str, Any]:
         DecodeError: It cannot evaluate it, or what it computes is not finite.
     """
     bindings.initialise()
+    check_file(path)
     bindings.forget_errors()
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = 0

@@ -11,6 +11,7 @@ import llama_cpp
 from sqale_edge.engine import ModelInfo
 from sqale_edge.errors import Cancelled, ModelLoadError, ModelNotFoundError, SettingsError
 from sqale_edge.llama import bindings
+from sqale_edge.llama.file_check import check_file
 from sqale_edge.llama.vocabulary import Vocabulary
 from sqale_edge.settings import EngineSettings, SamplingSettings
 
@@ -50,6 +51,7 @@ class LlamaModel:
     ) -> None:
         bindings.initialise()
         check_gguf(path)
+        check_file(path)
         params = llama_cpp.llama_model_default_params()
         params.vocab_only = only_vocabulary
         params.load_mode = llama_cpp.LLAMA_LOAD_MODE_MMAP if settings.use_mmap else llama_cpp.LLAMA_LOAD_MODE_NONE

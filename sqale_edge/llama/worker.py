@@ -44,6 +44,7 @@ def run_in_child(job: str, *args: Any, on_wait: Callable[[], None] | None = None
     """
     # The child imports what this process would import, and never modules that happen to lie in the current folder.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment["GGML_NO_BACKTRACE"] = "1"  # at an assertion ggml would start a debugger for one
     command = [sys.executable, "-P", "-m", "sqale_edge.llama.worker", job, json.dumps(args)]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as trouble:
         # In a session of its own a terminal's Ctrl-C reaches the parent alone, which decides.

@@ -12,14 +12,25 @@ import numpy as np
 from checkpoints import train_bpe
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 SPECIAL = ("<|begin|>", "<|im_start|>", "<|im_end|>")
 N_EMBD, N_HEADS, N_LAYERS, N_FF = 64, 4, 2, 128
 
 
-def write_llama_gguf(path: Path, *, seed: int = 0, with_vocabulary: bool = True) -> Path:
-    """Write a Llama of two layers with the tests' byte-level vocabulary."""
+def write_llama_gguf(
+    path: Path,
+    *,
+    seed: int = 0,
+    with_vocabulary: bool = True,
+    values: Mapping[str, int | str] | None = None,
+    more_tokens: Sequence[str] = (),
+) -> Path:
+    """Write a Llama of two layers with the tests' byte-level vocabulary.
+
+    `values` are further keys of its architecture, `more_tokens` further normal tokens.
+    """
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("Plain Llama")
     writer.add_context_length(4096)
@@ -28,7 +39,11 @@ def write_llama_gguf(path: Path, *, seed: int = 0, with_vocabulary: bool = True)
     writer.add_feed_forward_length(N_FF)
     writer.add_head_count(N_HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
+    for key, value in (values or {}).items():
+        add_value = writer.add_string if isinstance(value, str) else writer.add_uint32
+        add_value(f"llama.{key}", value)
     words, merges = train_bpe()
+    words = [*words, *more_tokens]
     tokens = [*words, *SPECIAL]
     if with_vocabulary:
         writer.add_tokenizer_model("gpt2")
