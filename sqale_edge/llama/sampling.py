@@ -72,7 +72,7 @@ class GrammarState:
             data=data.ctypes.data_as(llama_cpp.llama_token_data_p), size=len(data), selected=-1, sorted=False
         )
         llama_cpp.llama_sampler_apply(self._sampler, ctypes.byref(array))
-        is_text = [token not in self._vocabulary.markup_or_nul for token in tokens.tolist()]
+        is_text = [token not in self._vocabulary.unsafe for token in tokens.tolist()]
         allowed: npt.NDArray[np.bool_] = np.isfinite(data["logit"]) & np.array(is_text, bool)
         return allowed
 

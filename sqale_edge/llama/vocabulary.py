@@ -23,6 +23,12 @@ _USER_DEFINED = llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
 _CONTROL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
 # Added tokens that are markup. Others exist that are ordinary text, such as runs of blanks.
 _MARKUP = re.compile(r"<.*>|\[.*\]", re.DOTALL)
+# The bytes 00, C0, C1, E0, F0, or 80 80 at the start, as they are and as byte-level vocabularies write them. Source of
+# the latter: GPT-2's bytes_to_unicode.
+_SUSPICIOUS = re.compile(
+    rb"[\x00\xc0\xc1\xe0\xf0]|^\x80\x80"
+    rb"|\xc4\x80|\xc3[\x80\x81\xa0\xb0]|^\xc4\xa2\xc4\xa2"  # U+0100; U+00C0, C1, E0, F0; twice U+0122
+)
 
 
 class Vocabulary:
@@ -36,8 +42,8 @@ class Vocabulary:
         n_tokens: How many tokens there are.
         markup: Literal -> id of every control token and every added token that is markup.
         end_tokens: The tokens that llama.cpp knows to end a generation.
-        markup_or_nul: What must never stand in text under a grammar: markup, and tokens with a NUL byte, at which
-            llama.cpp's check stops looking. End tokens are not among them.
+        unsafe: What must never stand in text under a grammar: markup, and tokens that llama.cpp's check may read a NUL
+            in, at which it stops looking; taking such a token ends the process. End tokens are not among them.
     """
 
     def __init__(self, pointer: Any, *, is_nfc: bool = False) -> None:
@@ -45,10 +51,7 @@ class Vocabulary:
         self._is_nfc = is_nfc
         self.n_tokens: int = llama_cpp.llama_vocab_n_tokens(pointer)
         self.markup: dict[str, int] = {}
-        end_tokens, markup_or_nul = [], []
-        # Byte-level vocabularies write the byte 0 as U+0100. Source: GPT-2's bytes_to_unicode.
-        is_byte_level = llama_cpp.llama_vocab_type(pointer) == llama_cpp.LLAMA_VOCAB_TYPE_BPE
-        nul = "\u0100".encode() if is_byte_level else b"\0"
+        end_tokens, unsafe = [], []
         for token in range(self.n_tokens):
             attributes = llama_cpp.llama_vocab_get_attr(pointer, token)
             text = llama_cpp.llama_vocab_get_text(pointer, token) or b""
@@ -56,12 +59,12 @@ class Vocabulary:
             is_markup = bool(literal and (attributes & _CONTROL or _MARKUP.fullmatch(literal)))
             if is_markup:
                 self.markup[literal] = token
-            if is_markup or nul in text:
-                markup_or_nul.append(token)
+            if is_markup or (_SUSPICIOUS.search(text) and _may_read_as_nul(self.piece(token))):
+                unsafe.append(token)
             if llama_cpp.llama_vocab_is_eog(pointer, token):
                 end_tokens.append(token)
         self.end_tokens = frozenset(end_tokens)
-        self.markup_or_nul = frozenset(markup_or_nul) - self.end_tokens
+        self.unsafe = frozenset(unsafe) - self.end_tokens
         literals = sorted(self.markup, key=len, reverse=True)
         self._markup_pattern = re.compile("|".join(map(re.escape, literals)) or r"(?!)")
 
@@ -112,3 +115,25 @@ class Vocabulary:
             if length >= 0:
                 return buffer.raw[:length]
             size = -length
+
+
+def _may_read_as_nul(piece: bytes) -> bool:
+    """Whether llama.cpp's grammars can see the character 0 in `piece`, or any ASCII where there is none.
+
+    They take whatever follows a first byte for continuation bytes, over-long forms too: C0 80, and also C0 40, is NUL.
+    A character may have begun in the token before; then two bytes 80 can complete a NUL. Source: decode_utf8 in
+    src/llama-grammar.cpp.
+    """
+    position = 0
+    while position < len(piece):
+        first = piece[position]
+        n_more = 0 if first < 0xC0 else 1 if first < 0xE0 else 2 if first < 0xF0 else 3
+        value = first & 0x7F >> n_more
+        following = piece[position + 1 : position + 1 + n_more]
+        for byte in following:
+            value = value << 6 | byte & 0x3F
+        is_over_long = n_more > 0 and len(following) == n_more and value < 0x80
+        if first == 0 or is_over_long:
+            return True
+        position += 1 + n_more
+    return piece.startswith(b"\x80\x80")

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import unicodedata
 
+import numpy as np
 import pytest
+from checkpoints import byte_alphabet
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_llama import write_llama_gguf
 
+from sqale_edge import EngineSettings
 from sqale_edge.engine import Piece
+from sqale_edge.grammar import tool_call_grammar
+from sqale_edge.llama import LlamaEngine
+from sqale_edge.tools import TOOLS
 
 MARKUP = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>", "<tool_call>", "</tool_call>"]
 HOSTILE = [
@@ -62,9 +69,6 @@ def test_pieces_of_plain_text_give_the_tokens_of_the_whole(plain_engine, text, c
 
 @pytest.fixture(scope="module")
 def plain_engine(qwen_gguf):
-    from sqale_edge import EngineSettings
-    from sqale_edge.llama import LlamaEngine
-
     engine = LlamaEngine(qwen_gguf, EngineSettings(n_ctx=64, threads=1))
     yield engine
     engine.close()
@@ -84,3 +88,64 @@ def test_text_of_any_length(engine):
     text = "SELECT 'é' FROM t; " * 5000
     assert engine.detokenize(engine.tokenize(text, trusted=False)) == text.encode()
     assert engine.tokenize("", trusted=False) == []
+
+
+# Normal tokens of more than a byte that llama.cpp's grammars read a NUL or another ASCII character in, or may.
+OVER_LONG = [
+    b"\xc0\x80",
+    b"\xc0@",
+    b"\xe0\x80\x80",
+    b"\xf0\x80\x80\x80",
+    b"x\xc0\x80",
+    b"\xc3\xa9\xc0\x80y",
+    b"\xc0\xa2",
+    b"\xc1\xa2",
+    b"\xe0\x80\xa2",
+    b"\x80\x80",
+    b"\x80\x80\x80",
+    b"a\0b",
+]
+# Their neighbours, which a string may hold.
+WHOLE = [
+    b"\xc2\x80",
+    b"\xe0\xa0\x80",
+    b"\xf0\x90\x80\x80",
+    b"\xe3\x80\x80",
+    b"\xc3\x80",
+    b"\xc3\xa0",
+    b"\xe0\xb8\x81",
+    b"\xc4\x80",
+]
+
+
+@pytest.fixture(scope="module")
+def odd_engine(tmp_path_factory):
+    """A model whose vocabulary has these tokens, besides the 256 bytes."""
+    alphabet = byte_alphabet()
+    texts = ["".join(alphabet[byte] for byte in piece) for piece in OVER_LONG + WHOLE]
+    path = write_llama_gguf(tmp_path_factory.mktemp("m") / "m.gguf", more_tokens=texts)
+    engine = LlamaEngine(path, EngineSettings(n_ctx=64, threads=1))
+    yield engine
+    engine.close()
+
+
+def in_a_string(engine, *begun: int):
+    """A grammar's state inside a string, some tokens of which are there."""
+    state = engine.compile_grammar(tool_call_grammar(TOOLS)).start()
+    for token in [*engine.tokenize('{"tool": "run_query", "args": {"sql": "x', trusted=False), *begun]:
+        assert state.allows(np.array([token]))[0]
+        state.accept(token)
+    return state
+
+
+@pytest.mark.parametrize("begun", [[], [0xC3], [0xE0], [0xE3], [0xF0], [0xF0, 0x80], [0xE2, 0x80]])
+def test_no_token_with_a_hidden_nul_passes_a_grammar(odd_engine, begun):
+    """Also where a character has begun before; whatever passes can be taken without the end of the process."""
+    by_piece = {odd_engine.detokenize([token]): token for token in range(odd_engine.info.n_vocab)}
+    bytes_begun = [by_piece[bytes([byte])] for byte in begun]
+    allowed = np.flatnonzero(in_a_string(odd_engine, *bytes_begun).allows(np.arange(odd_engine.info.n_vocab)))
+    assert not {by_piece[piece] for piece in OVER_LONG} & set(allowed)
+    if not begun:
+        assert {by_piece[piece] for piece in WHOLE} <= set(allowed)
+    for token in allowed.tolist():
+        in_a_string(odd_engine, *bytes_begun, token)
