@@ -82,7 +82,8 @@ class Agent:
             settings: How the model is loaded; the defaults are `EngineSettings.from_environment()`.
             sampling: As for `Agent`; the defaults are the model's own, with `SQALE_EDGE_*` over them.
             limits: As for `Agent`; the defaults are `EpisodeLimits.from_environment()`.
-            on_progress: Called with the share that is loaded, from 0 to 1; returning False stops loading.
+            on_progress: Called with the share that is loaded, from 0 to 1, in this thread; returning False stops
+                loading, and so does what it raises, which is raised here.
 
         Raises:
             ModelNotFoundError: There is no such file.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import queue
+import threading
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _ALL_LAYERS = -1
+_POLL_S = 0.1  # a wait without a limit cannot be interrupted on Windows
 _N_SAMPLES, _SAMPLE_BYTES = 64, 4096
 _CONVERT_HINT = "a checkpoint's folder becomes one with: sqale-edge convert FOLDER -o FILE"
 _OFFLOAD_HINT = "install llama-cpp-python with CUDA or Metal (see the README), or use --gpu-layers off"
@@ -32,8 +36,8 @@ class LlamaModel:
         path: A GGUF file.
         settings: `gpu_layers` and `use_mmap` matter here.
         only_vocabulary: Leave the weights on disk: enough for metadata and tokens.
-        on_progress: Called with the share that is loaded; where it returns False, loading stops and Cancelled is
-            raised.
+        on_progress: Called with the share that is loaded, in the thread that loads; where it returns False, loading
+            stops and Cancelled is raised. What it raises stops loading, too, and is raised.
 
     Raises:
         ModelNotFoundError: There is no such file.
@@ -58,27 +62,21 @@ class LlamaModel:
         params.n_gpu_layers, self.offload = choose_gpu_layers(
             settings, can_offload=bool(llama_cpp.llama_supports_gpu_offload())
         )
-        is_stopped = False
-
-        def report(share: float, _user_data: Any) -> bool:
-            nonlocal is_stopped
-            is_stopped = on_progress is not None and not on_progress(share)
-            return not is_stopped
-
-        callback = llama_cpp.llama_progress_callback(report)  # kept alive by this frame while llama.cpp loads
-        params.progress_callback = callback
-        bindings.forget_errors()
         self.path = path
-        self.pointer: Any = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
-        if is_stopped:
-            self.close()
-            raise Cancelled("loading the model was cancelled")
+        self.pointer: Any = _load(path, params, on_progress)
         if not self.pointer:
             reason = bindings.last_error() or "llama.cpp gave no reason"
             raise ModelLoadError(
                 f"{str(path)!r} cannot be loaded: {reason}",
                 hint="download or convert the model again, or check that llama.cpp knows its kind",
             )
+        try:
+            self._read()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self) -> None:
         self.vocabulary_pointer = llama_cpp.llama_model_get_vocab(self.pointer)
         self.metadata = self._read_metadata()
         self.vocabulary = Vocabulary(self.vocabulary_pointer, is_nfc=uses_nfc(self.metadata))
@@ -117,6 +115,52 @@ class LlamaModel:
         if self.pointer:
             llama_cpp.llama_model_free(self.pointer)
             self.pointer = None
+
+
+def _load(path: Path, params: Any, on_progress: Callable[[float], bool] | None) -> Any:
+    """llama.cpp's model, or a null pointer.
+
+    The call has a thread of its own. So `on_progress` runs in the caller's, where its exceptions and Ctrl-C are raised
+    as usual: an exception out of a callback would be lost in C.
+    """
+    shares: queue.SimpleQueue[float | None] = queue.SimpleQueue()
+    loaded: list[Any] = [None]
+    is_stopped = False
+    name = os.fsencode(path)
+
+    def report(share: float, _user_data: Any) -> bool:
+        shares.put(share)
+        return not is_stopped
+
+    def work() -> None:
+        try:
+            params.progress_callback = llama_cpp.llama_progress_callback(report)
+            loaded[0] = llama_cpp.llama_model_load_from_file(name, params)
+        finally:
+            shares.put(None)
+
+    bindings.forget_errors()
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        while not is_stopped and (share := _wait_for(shares)) is not None:
+            is_stopped = on_progress is not None and not on_progress(share)
+    except BaseException:
+        is_stopped = True
+        raise
+    finally:
+        thread.join()
+        if is_stopped and loaded[0]:
+            llama_cpp.llama_model_free(loaded[0])
+    if is_stopped:
+        raise Cancelled("loading the model was cancelled")
+    return loaded[0]
+
+
+def _wait_for(shares: queue.SimpleQueue[float | None]) -> float | None:
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return shares.get(timeout=_POLL_S)
 
 
 def check_gguf(path: Path) -> None:

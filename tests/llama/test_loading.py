@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 import subprocess
 import sys
+import threading
 
 import gguf
+import llama_cpp
 import pytest
 from plain_llama import write_llama_gguf
 
@@ -93,6 +96,74 @@ def test_loading_reports_progress_and_can_be_stopped(qwen_gguf):
     with pytest.raises(Cancelled):
         LlamaEngine(qwen_gguf, SMALL, on_progress=lambda share: share < 0.5)
     LlamaEngine(qwen_gguf, SMALL).close()
+
+
+@pytest.fixture
+def models_in_memory(monkeypatch):
+    """The models that llama.cpp has loaded and not freed since, as a set of their addresses."""
+    alive = set()
+
+    def load(*args):
+        pointer = llama_cpp_load(*args)
+        alive.update({pointer} - {None})
+        return pointer
+
+    def free(pointer):
+        alive.remove(pointer)
+        llama_cpp_free(pointer)
+
+    llama_cpp_load, llama_cpp_free = llama_cpp.llama_model_load_from_file, llama_cpp.llama_model_free
+    monkeypatch.setattr(llama_cpp, "llama_model_load_from_file", load)
+    monkeypatch.setattr(llama_cpp, "llama_model_free", free)
+    return alive
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("my own"), KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize("at", [0.0, 0.5, 1.0])
+def test_what_the_progress_callback_raises_reaches_the_caller(qwen_gguf, capfd, models_in_memory, error, at):
+    """It stops loading, nothing stays in memory, nothing is printed; it comes out as it is, and the next load works."""
+
+    def fail(share):
+        if share >= at:
+            calls.append(share)
+            raise error
+        return True
+
+    calls, n_threads = [], threading.active_count()
+    with pytest.raises(type(error)) as caught:
+        LlamaEngine(qwen_gguf, SMALL, on_progress=fail)
+    assert caught.value is error
+    assert len(calls) == 1
+    assert (models_in_memory, threading.active_count()) == (set(), n_threads)
+    assert capfd.readouterr() == ("", "")
+    LlamaEngine(qwen_gguf, SMALL).close()
+
+
+@pytest.mark.parametrize("with_callback", [False, True])
+def test_ctrl_c_stops_loading(qwen_gguf, capfd, models_in_memory, with_callback):
+    """Wherever it finds the main thread: nowhere is it lost in C, and nothing stays in memory."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    record = logging.Handler()
+    record.emit = lambda _: signal.raise_signal(signal.SIGINT)  # llama.cpp writes its first line: it loads
+    logger = logging.getLogger("sqale_edge.llama")
+    logger.addHandler(record)
+    logger.setLevel(logging.DEBUG)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            LlamaEngine(qwen_gguf, SMALL, on_progress=(lambda _: True) if with_callback else None)
+    finally:
+        logger.removeHandler(record)
+        logger.setLevel(logging.NOTSET)
+        signal.signal(signal.SIGINT, before)
+    assert models_in_memory == set()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_progress_callback_runs_in_the_callers_thread(qwen_gguf):
+    """As a window's bar needs it."""
+    threads = set()
+    LlamaEngine(qwen_gguf, SMALL, on_progress=lambda _: threads.add(threading.current_thread()) or True).close()
+    assert threads == {threading.current_thread()}
 
 
 @pytest.mark.parametrize(
