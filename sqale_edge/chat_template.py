@@ -6,25 +6,18 @@ placeholders is rendered once, and what the template puts around them is cut out
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import datetime as dt
+import functools
 import json
-from typing import Any
-
-from jinja2 import TemplateError
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sqale_edge.errors import ModelError
+from sqale_edge.rendering import UnusableTemplateError, cut, cut_in_child
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking %}<think>\n{% endif %}{% endif %}"
 )
 _THINK = "<think>\n"
-# Private-use characters: no template contains them, and no template trims them.
-_USER, _REPLY, _NEXT = "\ue000user\ue001", "\ue000reply\ue001", "\ue000next\ue001"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,23 +48,18 @@ def cut_template(template: str, system: str, *, can_think: bool, eos: str = "") 
             is the agent's business.)
 
     Raises:
-        ModelError: The template cannot be used.
+        ModelError: The template cannot be used, or takes too much time or memory.
     """
+    variables = {
+        "bos_token": "",
+        "eos_token": eos,
+        "enable_thinking": can_think,
+        "add_generation_prompt": True,
+        "tools": None,
+    }
     try:
-        compiled = _environment().from_string(template)
-        variables = {
-            "bos_token": "",
-            "eos_token": eos,
-            "enable_thinking": can_think,
-            "add_generation_prompt": True,
-            "tools": None,
-        }
-        conversation = [("user", _USER), ("assistant", _REPLY), ("user", _NEXT)]
-        first = _render(compiled, system, conversation[:1], variables)
-        whole = _render(compiled, system, conversation, variables)
-        before_user, after_user = first.split(_USER)
-        between = whole.split(_REPLY)[1].split(_NEXT)[0]
-    except Exception as error:  # noqa: BLE001 - a template is a program, and may fail as any can
+        before_user, after_user, between = _cut(template, system, json.dumps(variables))
+    except UnusableTemplateError as error:
         raise ModelError(
             f"the model's chat template cannot be used: {error}", hint="the model file may be damaged: convert it again"
         ) from None
@@ -80,27 +68,8 @@ def cut_template(template: str, system: str, *, can_think: bool, eos: str = "") 
     return ChatTexts(before_user, after_user, between, thinks=can_think)
 
 
-def _render(template: Any, system: str, conversation: list[tuple[str, str]], variables: dict[str, Any]) -> str:
-    messages = [{"role": role, "content": content} for role, content in conversation]
-    with contextlib.suppress(TemplateError):
-        text = str(template.render(messages=[{"role": "system", "content": system}, *messages], **variables))
-        if system.strip() in text:
-            return text
-    # Some templates refuse a system message, or leave it out; its text then opens the first user message.
-    messages[0]["content"] = f"{system}\n\n{_USER}"
-    return str(template.render(messages=messages, **variables))
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.filters["tojson"] = lambda value, **options: json.dumps(
-        value, ensure_ascii=False, indent=options.get("indent")
-    )
-    environment.globals["raise_exception"] = _raise
-    # A date in the prompt would make every day's prompt another one, and the cached prefixes worthless.
-    environment.globals["strftime_now"] = dt.datetime(2025, 1, 1, tzinfo=dt.UTC).strftime
-    return environment
-
-
-def _raise(message: str) -> None:
-    raise TemplateError(message)
+@functools.lru_cache(maxsize=16)
+def _cut(template: str, system: str, variables: str) -> list[str]:
+    """A program that loads a model again and again starts one child."""
+    is_own = template == CHATML
+    return (cut if is_own else cut_in_child)(template, system, json.loads(variables))

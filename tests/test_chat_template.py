@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from sqale_edge.chat_template import CHATML, cut_template
 from sqale_edge.errors import ModelError
+from sqale_edge.rendering import UnusableTemplateError, cut_in_child
+
+if sys.platform != "win32":
+    import resource
 
 SYSTEM = "You answer questions.\nUse {tools} and {{braces}}, <b>tags</b> & 'quotes'."
 
@@ -141,6 +147,76 @@ def test_a_template_that_cannot_be_used_is_one_kind_of_error(template, reason):
         cut_template(template, SYSTEM, can_think=False)
     assert reason in str(caught.value)
     assert caught.value.hint
+
+
+MESSAGES = "{% for message in messages %}<{{ message.role }}>{{ message.content }}</{{ message.role }}>{% endfor %}"
+MANY = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
+# Programs that would compute for hours, or take all memory.
+ENDLESS = {
+    "loops": MANY + "{% endfor %}{% endfor %}{% endfor %}",
+    "a number": "{{ 2**3000000000 }}",
+    "a number of numbers": "{{ 9**(9**9) }}",
+    "calls": "{% macro m(n) %}{% for i in range(9) %}{{ m(n - 1) if n }}{% endfor %}{% endmacro %}{{ m(60) }}",
+}
+HUGE = {
+    "text": "{% set x = 'a' * 3000000000 %}",
+    "a list": "{% set x = [1] * 300000000 %}",
+    "blanks": "{{ 'a' | center(2000000000) }}",
+    "a width": "{{ '%2000000000d' | format(1) }}",
+    "a method": "{{ '{:2000000000}'.format(1) }}",
+    "an indent": "{{ [1] | tojson(indent=2000000000) }}",
+    "doubling": "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "swaps": "{% set n = namespace(x='aa') %}{% for i in range(9) %}{% set n.x = n.x|replace('a', n.x) %}{% endfor %}",
+    "joining": "{% set x = ('a' * 99999).join(['b'] * 99999) %}",
+    "a web": "{% set n = namespace(x=1) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
+    "words": "{{ lipsum(n=100000000) }}",
+    "output": "{% set x = 'a' * 9999999 %}{% for i in range(99999) %}{{ x }}{% endfor %}",
+    "more than a prompt": "{{ 'a' * 2000000 }}",
+}
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="other systems limit the time by the clock, a minute; or not memory"
+)
+@pytest.mark.parametrize("program", [*ENDLESS.values(), *HUGE.values()], ids=[*ENDLESS, *HUGE])
+def test_a_template_gets_little_time_and_memory(program):
+    """Whatever it computes, it is refused in one line; this process pays neither."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UnusableTemplateError) as caught:
+        cut_in_child(program + MESSAGES, SYSTEM, {}, cpu_s=1)
+    assert "\n" not in str(caught.value)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (64 << 10)
+
+
+@pytest.mark.parametrize("program", ["{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{{ " + "(" * 100_000])
+def test_a_template_without_a_bottom_is_an_error(program):
+    """Python's own limits, or the end of the child."""
+    with pytest.raises(ModelError, match="chat template cannot be used"):
+        cut_template(program + MESSAGES, SYSTEM, can_think=False)
+
+
+def test_a_template_that_takes_too_much_is_refused_as_any_other():
+    """A ModelError with a fix."""
+    with pytest.raises(ModelError, match="chat template cannot be used: it ") as caught:
+        cut_template(HUGE["text"] + MESSAGES, SYSTEM, can_think=False)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("executable", [None, "", "/opt/editor/bin/editor", "/opt/python-editor", "/no/such/python3"])
+def test_without_a_python_to_start_templates_still_work(monkeypatch, executable):
+    """In a program that embeds Python, its own executable is never started; templates run in it."""
+    monkeypatch.setattr(sys, "executable", executable)
+    assert cut_in_child(MESSAGES, "S", {}) == ["<system>S</system><user>", "</user>", "</assistant><user>"]
+    with pytest.raises(UnusableTemplateError, match="no_such_filter"):
+        cut_in_child("{{ 1 | no_such_filter }}", "S", {})
+
+
+def test_the_child_sees_the_same_packages_and_not_the_current_folder(tmp_path, monkeypatch):
+    """A file beside the user's data is never imported."""
+    (tmp_path / "jinja2.py").write_text("raise SystemExit('wrong jinja2')", encoding="utf-8")
+    (tmp_path / "json.py").write_text("raise SystemExit('wrong json')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert cut_in_child(MESSAGES, "S", {})[2] == "</assistant><user>"
 
 
 def test_the_prompt_is_the_same_on_every_day():
