@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sqale_edge.database import Database
 from sqale_edge.engine import Decoding
@@ -15,7 +16,7 @@ from sqale_edge.exclusive import Exclusive
 from sqale_edge.grammar import tool_call_grammar
 from sqale_edge.loop import CancelFlag, EpisodeLoop
 from sqale_edge.protocol import Protocol
-from sqale_edge.settings import EngineSettings, EpisodeLimits, SamplingSettings
+from sqale_edge.settings import EngineSettings, EpisodeLimits, SamplingSettings, check_seed, require
 from sqale_edge.tools import TOOLS, Toolbox
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Agent:
         limits: EpisodeLimits | None = None,
         load_s: float = 0.0,
     ) -> None:
+        _check_parts(sampling, limits)
         self.engine = engine
         self.limits = limits or EpisodeLimits()
         self._sampling = sampling
@@ -89,11 +91,16 @@ class Agent:
             ModelNotFoundError: There is no such file.
             ModelLoadError: llama.cpp cannot load it.
             ModelError: Its chat template cannot be used.
-            SettingsError: Layers are to be offloaded, and this build of llama.cpp cannot; or the environment is wrong.
+            SettingsError: Layers are to be offloaded, and this build of llama.cpp cannot; or an argument or the
+                environment is wrong.
             Cancelled: `on_progress` returned False.
         """
         from sqale_edge.llama import LlamaEngine  # noqa: PLC0415 - loaded when a model is, not before
 
+        require(_is_path(model), "model", model, "the path of a file")
+        require(settings is None or isinstance(settings, EngineSettings), "settings", settings, "an EngineSettings")
+        require(on_progress is None or callable(on_progress), "on_progress", on_progress, "a function")
+        _check_parts(sampling, limits)
         limits = limits or EpisodeLimits.from_environment()
         engine = LlamaEngine(Path(model), settings or EngineSettings.from_environment(), on_progress=on_progress)
         try:
@@ -124,14 +131,18 @@ class Agent:
             question: In natural language.
             database: A path as for `Database.open`, or an open database, which stays open.
             evidence: Outside knowledge that the question needs.
-            seed: The same seed, model and settings give the same episode.
+            seed: From 0 to 2**64 - 1. The same seed, model and settings give the same episode.
 
         Raises:
+            SettingsError: An argument is of a wrong type or out of its range; raised at once.
             DatabaseOpenError: The database cannot be read.
             ContextOverflowError: The question is too long.
             DecodeError: llama.cpp failed.
         """
-        return self._answer(question, database, evidence, seed)
+        require(isinstance(question, str), "question", question, "text")
+        require(evidence is None or isinstance(evidence, str), "evidence", evidence, "text or None")
+        require(_is_database(database), "database", database, "a path, paths or an open Database")
+        return self._answer(question, database, evidence, check_seed(seed))
 
     def _answer(
         self, question: str, database: str | Path | Database, evidence: str | None, seed: int
@@ -248,6 +259,20 @@ class Agent:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+
+def _check_parts(sampling: Any, limits: Any) -> None:
+    require(sampling is None or isinstance(sampling, SamplingSettings), "sampling", sampling, "a SamplingSettings")
+    require(limits is None or isinstance(limits, EpisodeLimits), "limits", limits, "an EpisodeLimits")
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, (str, os.PathLike))
+
+
+def _is_database(value: Any) -> bool:
+    is_several = isinstance(value, (list, tuple)) and bool(value) and all(map(_is_path, value))
+    return isinstance(value, Database) or _is_path(value) or is_several
 
 
 class _Running:

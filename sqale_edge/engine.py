@@ -166,7 +166,10 @@ class Engine(Protocol):
         """A grammar in llama.cpp's GBNF, with the rule `root`. Raises GrammarError."""
 
     def new_sequence(self, seed: int, sampling: SamplingSettings | None = None) -> TokenSequence:
-        """An empty sequence. The same seed, settings and log give the same tokens; 0 is a seed like any other."""
+        """An empty sequence. The same seed, settings and log give the same tokens.
+
+        Seeds are whole numbers from 0 to 2**64 - 1, and 0 is one like any other; SettingsError for what is none.
+        """
 
     def restore(self, snapshot: bytes) -> TokenSequence:
         """The sequence that `snapshot` was taken of.

@@ -8,6 +8,7 @@ environment, the environment over the defaults.
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 import os
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_type_hints
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 GpuLayers = int | Literal["auto", "off"]
 
+_MAX_LAYERS = 10_000  # more than any model has
 _MAX_SECONDS = 1_000_000.0  # a longer wait is more than some platforms can
 _KINDS = {
     int: (numbers.Integral, "a whole number"),
@@ -26,6 +28,18 @@ _KINDS = {
     bool: (bool, "True or False"),
     type(None): (type(None), "None"),
 }
+
+
+def require(is_valid: bool, field: str, value: Any, allowed: str) -> None:
+    """Raise SettingsError unless `value` is what `field` may be."""
+    if not is_valid:
+        raise SettingsError(f"{field} is {value!r}, but must be {allowed}", field=field, value=value)
+
+
+def check_seed(seed: Any) -> int:
+    """`seed` as an int. Raises SettingsError for what is no whole number from 0 to 2**64 - 1."""
+    require(_is_of(int, seed) and 0 <= seed < 1 << 64, "seed", seed, "a whole number from 0 to 2**64 - 1")
+    return int(seed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,12 +75,24 @@ class _Settings:
             kinds = get_args(hint) or (hint,)
             if all(kind in _KINDS for kind in kinds):  # words are checked with their ranges
                 words = " or ".join(_KINDS[kind][1] for kind in kinds)
-                self._require(field, any(_is_of(kind, getattr(self, field)) for kind in kinds), words)
+                value = getattr(self, field)
+                self._require(field, any(_is_of(kind, value) for kind in kinds), words)
+                object.__setattr__(self, field, _as_plain(value))
 
     def _require(self, field: str, is_valid: bool, allowed: str) -> None:
-        if not is_valid:
-            value = getattr(self, field)
-            raise SettingsError(f"{field} is {value!r}, but must be {allowed}", field=field, value=value)
+        require(is_valid, field, getattr(self, field), allowed)
+
+
+def _as_plain(value: Any) -> Any:
+    """NumPy's numbers and fractions as Python's own, which C structures and JSON take."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _is_of(kind: type, value: Any) -> bool:
@@ -129,8 +155,11 @@ class EngineSettings(_Settings):
         for field in ("threads", "threads_batch"):
             n_threads = getattr(self, field)
             self._require(field, n_threads is None or 1 <= n_threads <= 512, "from 1 to 512")
-        is_count = isinstance(self.gpu_layers, int) and not isinstance(self.gpu_layers, bool) and self.gpu_layers >= 0
-        self._require("gpu_layers", self.gpu_layers in ("auto", "off") or is_count, "auto, off or a count from 0")
+        is_word = self.gpu_layers in ("auto", "off")
+        is_count = _is_of(int, self.gpu_layers) and 0 <= int(self.gpu_layers) <= _MAX_LAYERS
+        self._require("gpu_layers", is_word or is_count, f"auto, off or a count from 0 to {_MAX_LAYERS}")
+        if not is_word:
+            object.__setattr__(self, "gpu_layers", int(self.gpu_layers))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqale_edge.engine import Decoding, ModelInfo, Piece, Prefill
 from sqale_edge.errors import Cancelled, ContextOverflowError, ModelError
-from sqale_edge.settings import SamplingSettings
+from sqale_edge.settings import SamplingSettings, check_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -95,7 +95,8 @@ class ScriptedEngine:
 
     def new_sequence(self, seed: int, sampling: SamplingSettings | None = None) -> ScriptedSequence:
         """See `Engine`. Each sequence plays the script from its start."""
-        del seed, sampling
+        del sampling
+        check_seed(seed)
         if self.is_closed:
             raise ModelError("the engine is closed")
         sequence = ScriptedSequence(self)

@@ -9,9 +9,10 @@ import json
 import signal
 import threading
 
+import numpy as np
 import pytest
 
-from sqale_edge import Agent, Database, EngineSettings, EpisodeLimits
+from sqale_edge import Agent, Database, EngineSettings, EpisodeLimits, SamplingSettings
 from sqale_edge.episode import Finished, Noted, Prefilled, ToolCalled, ToolReturned, TurnEnded, Wrote
 from sqale_edge.errors import DatabaseOpenError, DecodeError, ModelError, QueryError, SettingsError
 from sqale_edge.testing import ScriptedEngine, ScriptedSequence
@@ -523,6 +524,61 @@ def test_a_model_is_not_freed_under_a_token_that_is_computed(llama_gguf, shop):
 
     for n_events in range(1, 12):
         assert asyncio.run(ask_and_close(n_events)) == "cancelled"
+
+
+# (argument, values that are none)
+WRONG = {
+    "question": [None, b"how many?", 5, ["q"]],
+    "evidence": [5, b"x", ["e"]],
+    "database": [None, 5, b"shop.sqlite", [], [None], [b"x"], {}],
+    "seed": [-1, 2**64, "1", 1.0, None, True],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
+def test_a_wrong_argument_is_named_before_anything_runs(shop, name, value):
+    """At the call, with the value; the agent answers the next question."""
+    engine = Engine([SUBMIT])
+    agent = Agent(engine)
+    arguments = {"question": QUESTION, "database": shop, "evidence": None, "seed": 0}
+    for ask in (agent.stream, agent.run):
+        with pytest.raises(SettingsError, match=f"^{name} is .*, but must be ") as caught:
+            ask(**arguments | {name: value})
+        assert (caught.value.field, repr(caught.value.value)) == (name, repr(value))
+    assert engine.sequences == []
+    assert agent.run(**arguments).ended_by == "submit_sql"
+
+
+def test_the_ends_of_the_seeds_are_seeds(shop):
+    """Also as another kind of whole number; the episode has Python's own."""
+    for seed in (0, 2**64 - 1, np.uint64(2**64 - 1)):
+        episode = Agent(Engine([SUBMIT])).run(QUESTION, shop, seed=seed)
+        assert (type(episode.seed), episode.seed) == (int, int(seed))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model", None),
+        ("model", 5),
+        ("model", b"m.gguf"),
+        ("settings", {"n_ctx": 512}),
+        ("settings", EpisodeLimits()),
+        ("sampling", 0.5),
+        ("limits", {"max_rows": 3}),
+        ("limits", SamplingSettings()),
+        ("on_progress", 3),
+    ],
+)
+def test_a_wrong_part_is_named_before_a_model_is_loaded(llama_gguf, name, value):
+    """Nothing is read, nothing is loaded."""
+    arguments = {"model": llama_gguf.with_name("missing.gguf")} | {name: value}
+    with pytest.raises(SettingsError, match=f"^{name} is .*, but must be ") as caught:
+        Agent.load(**arguments)
+    assert caught.value.field == name
+    if name in ("sampling", "limits"):
+        with pytest.raises(SettingsError, match=f"^{name} is "):
+            Agent(Engine([SUBMIT]), **{name: value})
 
 
 LIMITS = EpisodeLimits(tool_turns=1, turn_tokens=40, call_tokens=20, final_tokens=20)

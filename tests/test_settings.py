@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from sqale_edge import EngineSettings, EpisodeLimits, SamplingSettings
@@ -17,7 +19,7 @@ RANGES = [
     (EngineSettings, "n_sequences", [1, 64], [0, 65]),
     (EngineSettings, "threads", [None, 1, 512], [0, 513, 1.5]),
     (EngineSettings, "threads_batch", [None, 1, 512], [0, 513]),
-    (EngineSettings, "gpu_layers", ["auto", "off", 0, 99], [-1, "all", "", None, True, 1.5]),
+    (EngineSettings, "gpu_layers", ["auto", "off", 0, 99, 10_000], [-1, "all", "", None, True, 1.5, 10_001, 10**30]),
     (EngineSettings, "use_mmap", [False, True], [0, "yes"]),
     (SamplingSettings, "temperature", [0, 0.0, 10], [-0.1, 10.1, math.nan, math.inf, "0.6", None]),
     (SamplingSettings, "top_k", [0, 1 << 20], [-1, (1 << 20) + 1, 20.0]),
@@ -45,6 +47,29 @@ def test_each_field_has_a_range_and_a_type(kind, field, allowed, refused):
         assert (caught.value.field, repr(caught.value.value)) == (field, repr(value))
         assert f"{field} is {value!r}" in str(caught.value)
         assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "plain"),
+    [
+        (EngineSettings, "n_ctx", np.int32(4096), 4096),
+        (EngineSettings, "gpu_layers", np.int64(3), 3),
+        (EpisodeLimits, "max_rows", np.int64(7), 7),
+        (EpisodeLimits, "timeout_s", np.float32(0.5), 0.5),
+        (SamplingSettings, "temperature", Fraction(1, 2), 0.5),
+    ],
+)
+def test_other_numbers_become_pythons_own(kind, field, value, plain):
+    """C structures and JSON take no others."""
+    found = getattr(kind(**{field: value}), field)
+    assert (type(found), found) == (type(plain), plain)
+
+
+@pytest.mark.parametrize("value", [np.float32("nan"), np.float64("inf"), Fraction(10**400), 10**400])
+def test_numbers_that_are_none_are_out_of_every_range(value):
+    """Whoever's they are."""
+    with pytest.raises(SettingsError, match="temperature is"):
+        SamplingSettings(temperature=value)
 
 
 @pytest.mark.parametrize("kind", [EngineSettings, SamplingSettings, EpisodeLimits])

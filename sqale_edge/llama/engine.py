@@ -19,7 +19,7 @@ from sqale_edge.llama import bindings, threads
 from sqale_edge.llama.model import LlamaModel, sample_digest
 from sqale_edge.llama.sampling import LlamaGrammar
 from sqale_edge.llama.sequence import LlamaSequence, parse_snapshot
-from sqale_edge.settings import EngineSettings, SamplingSettings
+from sqale_edge.settings import EngineSettings, SamplingSettings, check_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -130,7 +130,8 @@ class LlamaEngine:
     # Sequences.
 
     def new_sequence(self, seed: int, sampling: SamplingSettings | None = None) -> LlamaSequence:
-        """See `Engine`. Raises ModelError when all `n_sequences` places are taken."""
+        """See `Engine`. Raises ModelError when all `n_sequences` places are taken, SettingsError for a wrong seed."""
+        seed = check_seed(seed)
         with self._working(), self._lock:
             free = next((i for i in range(self._settings.n_sequences) if i not in self._open), None)
             if free is None:

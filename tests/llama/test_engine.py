@@ -10,7 +10,7 @@ from checkpoints import write_checkpoint
 from sqale_edge.convert import convert_checkpoint
 
 from sqale_edge import EngineSettings, SamplingSettings
-from sqale_edge.errors import Cancelled, ContextOverflowError, DecodeError, ModelError
+from sqale_edge.errors import Cancelled, ContextOverflowError, DecodeError, ModelError, SettingsError
 from sqale_edge.llama import LlamaEngine, bindings
 
 if TYPE_CHECKING:
@@ -328,6 +328,15 @@ def test_a_closed_engine_says_so(qwen_gguf):
     for use in uses:
         with pytest.raises(ModelError):
             use()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "1", None])
+def test_what_is_no_seed_is_an_error(engine, seed):
+    """Named at once, and no place is taken."""
+    for _ in range(5):
+        with pytest.raises(SettingsError, match="seed is"):
+            engine.new_sequence(seed)
+    engine.new_sequence(2**64 - 1).close()
 
 
 def test_closing_waits_for_the_thread_that_decodes(qwen_gguf):
