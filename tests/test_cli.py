@@ -551,6 +551,77 @@ def interrupt_at(word: bytes, *args) -> tuple[int, bytes, bytes]:
     return process.returncode, out, err + rest
 
 
+COMMANDS = {
+    "the answer": ["ask", "SHOP", QUESTION, "-m", "MODEL", "--threads", "1"],
+    "a trace": ["ask", "SHOP", QUESTION, "-m", "MODEL", "--threads", "1", "--trace"],
+    "json": ["ask", "SHOP", QUESTION, "-m", "MODEL", "--threads", "1", "-f", "json"],
+    "doctor": ["doctor"],
+    "help": ["--help"],
+    "a command's help": ["ask", "--help"],
+    "the version": ["--version"],
+}
+# What stdout is: a pipe whose reader is gone before anything is written, no open file, a full disk.
+STDOUTS = {
+    "no reader": ("", 0, b""),
+    "closed": ("1>&-", 1, b"stdout is closed"),
+    "full": ("1>/dev/full", 1, b"No space"),
+}
+
+
+def run_with(redirection: str, shop, model, *args, stdout=subprocess.PIPE):
+    """The command with a shell's redirections: exit code, stdout, stderr."""
+    command = [str({"SHOP": shop, "MODEL": model}.get(arg, arg)) for arg in args]
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", f'exec "$@" {redirection}', "sh", executable(), *command],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env={name: os.environ[name] for name in os.environ if name != "PYTHONUNBUFFERED"},
+    )
+    out, err = process.communicate(timeout=WAIT_S)
+    return process.returncode, out, err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a full disk is simulated by Linux's /dev/full")
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("stdout", STDOUTS)
+def test_an_answer_that_cannot_be_written_is_one_clear_line(shop, count_model, command, stdout):
+    """No traceback, no second complaint at exit; a reader that has gone is no error."""
+    redirection, expected, words = STDOUTS[stdout]
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "wb") as pipe:
+        code, _, err = run_with(redirection, shop, count_model, *COMMANDS[command], stdout=pipe)
+    assert code == expected
+    errors = [line for line in err.splitlines() if line.startswith(b"Error")]
+    assert len(errors) == bool(words)
+    assert words in b"".join(errors)
+    assert b"Traceback" not in err
+    assert b"Exception ignored" not in err
+    assert command == "a trace" or len(err.splitlines()) == len(errors)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a full disk is simulated by Linux's /dev/full")
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_answer_does_not_need_stderr(shop, count_model, command, redirection):
+    """A full disk behind the log costs the log alone."""
+    code, out, _ = run_with("", shop, count_model, *COMMANDS[command])
+    assert (code, bool(out)) == (0, True)
+    again, without, err = run_with(redirection, shop, count_model, *COMMANDS[command])
+    assert (again, err) == (0, b"")
+    assert len(without) > 0
+    if command in ("the answer", "a trace"):
+        assert without == out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a full disk is simulated by Linux's /dev/full")
+@pytest.mark.parametrize(("redirection", "expected"), [("2>/dev/full", 2), ("2>&-", 2)])
+def test_wrong_usage_does_not_need_stderr(shop, count_model, redirection, expected):
+    """The exit code says it, too."""
+    assert run_with(redirection, shop, count_model, "ask", "--nonsense") == (expected, b"", b"")
+
+
 # (what stands on stderr when it is interrupted, the question)
 MOMENTS = {
     "before the prompt is evaluated": (b"note: ", "why? " * 1300),
@@ -583,6 +654,24 @@ def test_ctrl_c_without_a_trace_is_one_line(shop, qwen_gguf, interruptible):
     assert (process.returncode, out) == (130, b"")
     assert err.endswith(b"\nCancelled.\n")
     assert b"Traceback" not in err
+
+
+@needs_posix
+@pytest.mark.parametrize("module", ["sqale_edge", "sqale_edge.errors", "click", "sqale_edge.cli", "rich"])
+def test_ctrl_c_while_the_program_is_imported_is_one_line(shop, count_model, interruptible, module):
+    """Whatever is being imported then."""
+    script = f"""if True:
+        import signal, sys
+        class Interrupt:
+            def find_spec(self, name, path=None, target=None):
+                if name == {module!r}:
+                    signal.raise_signal(signal.SIGINT)
+        sys.meta_path.insert(0, Interrupt())
+        from sqale_edge_command import main
+        main()"""
+    command = [sys.executable, "-P", "-c", script, "ask", shop, QUESTION, "-m", count_model]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, b"", b"Cancelled.")
 
 
 @needs_posix

@@ -6,18 +6,21 @@ Exit codes: 0 answered, 1 an error (one line on stderr), 2 wrong usage, 3 finish
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import io
 import logging
-import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sqale_edge._version import __version__
+from sqale_edge.cli.streams import prepared_streams
 from sqale_edge.cli.text import printable
 from sqale_edge.errors import Cancelled, SqaleEdgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 EXIT_ERROR, EXIT_NO_ANSWER, EXIT_CANCELLED = 1, 3, 130
 
@@ -39,14 +42,24 @@ class _LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(f"sqale_edge.cli.{cmd_name}"), cmd_name)
         return command
 
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        """As click does it, which prints help here."""
+        with _reader_may_leave():
+            return super().make_context(*args, **options)
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a reader that has seen enough (`| head`) ends it without an error."""
-        try:
+        """Run the command."""
+        with _reader_may_leave():
             return super().invoke(ctx)
-        except BrokenPipeError:
-            # Python would complain once more when it flushes stdout at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
+
+
+@contextlib.contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """A reader that has seen enough (`| head`) is no error; click would take it for one."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise click.exceptions.Exit(0) from None
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -60,11 +73,9 @@ def cli(*, verbose: bool) -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # Cells may hold bytes that are no UTF-8; they are escaped instead of ending the program.
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    sys.exit(_run(args))
+    with prepared_streams():
+        code = _run(args)
+    sys.exit(code)
 
 
 def _run(args: list[str] | None) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from sqale_edge._version import __version__
-from sqale_edge.cli.text import dump_json, printable
+from sqale_edge.cli.text import dump_json, printable, write_out
 
 _MIB = 1 << 20
 
@@ -36,12 +36,15 @@ def doctor(*, model: Path | None, as_json: bool) -> None:
     if model is not None:
         report["model"] = _describe_model(model, report["machine"]["available_memory_bytes"])
     if as_json:
-        click.echo(dump_json(report, indent=2))
+        write_out(dump_json(report, indent=2))
         return
+    lines = []
     for section, values in report.items():
-        click.echo(section)
-        for name, value in values.items():
-            click.echo(printable(f"  {name.removesuffix('_bytes'):26} {_show(name, value)}"))
+        lines.append(section)
+        lines += [
+            printable(f"  {name.removesuffix('_bytes'):26} {_show(name, value)}") for name, value in values.items()
+        ]
+    write_out("\n".join(lines))
 
 
 def _describe_machine() -> dict[str, dict[str, Any]]:
