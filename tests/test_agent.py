@@ -185,6 +185,26 @@ def test_a_call_that_is_cancelled_before_it_runs_is_not_run(shop):
     assert episode.timing.tool_s == 0
 
 
+QUERY = json.dumps({"tool": "run_query", "args": {"sql": "SELECT count(*) FROM customers"}})
+FAILED_SUBMIT = json.dumps({"tool": "submit_sql", "args": {"sql": "SELECT nonsense"}})
+
+
+@pytest.mark.parametrize("submit", [SUBMIT, FAILED_SUBMIT])
+@pytest.mark.parametrize("kind", [ToolCalled, ToolReturned, TurnEnded])
+def test_a_cancel_in_the_turn_of_an_answer_leaves_none(shop, kind, submit):
+    """Neither the answer nor, where it does not run, the last query that did; unless the answer was already there."""
+    agent = Agent(Engine([QUERY, submit]))
+    events = []
+    for event in agent.stream(QUESTION, shop):
+        events.append(event)
+        if isinstance(event, kind) and event.turn == 2:
+            agent.cancel()
+    episode = events[-1].episode
+    was_there = submit == SUBMIT and kind is not ToolCalled
+    assert (episode.ended_by, episode.rows) == (("submit_sql", ((4,),)) if was_there else ("cancelled", ()))
+    assert (episode.sql is None) == (not was_there)
+
+
 def test_a_second_question_from_another_thread_waits(shop):
     """It is answered when the first is done."""
     engine = Engine([LIST, SUBMIT])

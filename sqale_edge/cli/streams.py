@@ -49,7 +49,7 @@ def prepared_streams() -> Iterator[None]:
             # Cells may hold bytes that are no UTF-8; they are escaped instead of ending the program.
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     sys.stdout = before[0] or _Closed()
-    sys.stderr = _Lossy(before[1] or io.StringIO())  # type: ignore[assignment] # all of a stream that is used
+    sys.stderr = _Lossy(before[1] or io.StringIO())
     try:
         yield
     finally:

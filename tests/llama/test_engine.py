@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -292,6 +294,29 @@ class TestCancel:
         after = engine.new_sequence(0, GREEDY)
         after.append(prompt_of(engine))
         assert decode(after, 8) == expected
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="the timer's signal is POSIX's")
+    def test_a_signal_handler_can_cancel_and_close_anywhere(self, engine):
+        """It finds the thread in the middle of anything, with the engine's own locks held; nothing waits for itself."""
+        before = signal.signal(signal.SIGALRM, lambda *_: engine.cancel())
+        n_cancelled = 0
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        try:
+            for _ in range(300):
+                sequence = engine.new_sequence(0, GREEDY)
+                try:
+                    sequence.append(prompt_of(engine, "a"))
+                    decode(sequence, 3)
+                except Cancelled:
+                    n_cancelled += 1
+                sequence.close()
+            signal.signal(signal.SIGALRM, lambda *_: engine.close())
+            with pytest.raises(ModelError):
+                prefill_without_end(engine, engine.new_sequence(0, GREEDY))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert n_cancelled > 0
 
     def test_without_a_sequence_it_does_nothing(self, engine):
         """A cancel that comes too late does not hit the next question."""
