@@ -624,6 +624,7 @@ def test_a_model_that_cannot_be_used_is_freed(llama_gguf, monkeypatch):
     from sqale_edge.llama import LlamaEngine
 
     def loaded():
+        gc.collect()  # engines of other tests that were never loaded
         return [it for it in gc.get_objects() if isinstance(it, LlamaEngine) and it._model.pointer]
 
     before = len(loaded())
