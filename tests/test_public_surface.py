@@ -20,14 +20,12 @@ FILES = {
     ".".join(("sqale_edge", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-# Each of these may import those before it. `llama`, `cli` and `convert` are packages, free inside.
+# Each of these may import those before it. `llama`, `cli`, `convert` and `benchmarks` are packages, free inside.
 ORDER = """
     _version errors settings episode results
     sql_text private_files sqlite_guard sqlite_files imports database
     schema tool_text tools grammar
-    exclusive engine llama models
-    rendering chat_template replies protocol turn loop agent
-    testing sample_shop convert cli
+    engine llama models chat_template replies protocol turn loop agent testing sample_shop convert benchmarks cli exclusive rendering
 """.split()  # noqa: SIM905 - a line for each layer
 HEAVY = {"llama_cpp", "numpy", "huggingface_hub", "gguf"}
 
@@ -66,7 +64,7 @@ def test_tests_run_against_the_installed_package():
     assert Path(__file__).parents[1] / "sqale_edge" != PACKAGE
 
 
-@pytest.mark.parametrize("name", ["sqale_edge", "sqale_edge.convert", "sqale_edge.llama"])
+@pytest.mark.parametrize("name", ["sqale_edge", "sqale_edge.benchmarks", "sqale_edge.convert", "sqale_edge.llama"])
 def test_all_is_the_public_surface(name):
     """`__all__` is sorted, and lists every public name that is not a module, and no other."""
     module = importlib.import_module(name)
@@ -99,7 +97,8 @@ def test_llama_and_convert_are_loaded_late(module):
 
 
 @pytest.mark.parametrize(
-    "module", ["sqale_edge", "sqale_edge.testing", *(f"sqale_edge.cli.{name}" for name in ("ask", "convert", "doctor"))]
+    "module",
+    ["sqale_edge", "sqale_edge.testing", *(f"sqale_edge.cli.{name}" for name in ("ask", "convert", "doctor", "eval"))],
 )
 def test_import_is_light(module):
     """Importing, and so `--help`, loads neither llama.cpp nor numpy nor the hub's client."""

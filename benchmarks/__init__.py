@@ -1,0 +1,38 @@
+"""Benchmarks: how right the answers are, of any model or file of predictions.
+
+```python
+from sqale_edge.benchmarks import choose_rules, read_predictions, read_questions, score, summarize
+
+questions = read_questions("dev.json")
+predictions = read_predictions("predict_dev.json", questions)
+rules = choose_rules(questions[0].form)
+outcomes = [outcome for (outcome,) in score(questions, [predictions.sql], rules)]
+print(summarize(outcomes, rules)["strict"]["accuracy"])
+```
+"""
+
+from .forms import QUESTION_FORMS
+from .predictions import PREDICTION_FORMS, Predictions, read_predictions, write_predictions
+from .question import GoldTable, Question
+from .questions import read_questions, sample
+from .rules import RULES, choose_rules
+from .scoring import Outcome, score
+from .summary import compare, summarize
+
+__all__ = [
+    "PREDICTION_FORMS",
+    "QUESTION_FORMS",
+    "RULES",
+    "GoldTable",
+    "Outcome",
+    "Predictions",
+    "Question",
+    "choose_rules",
+    "compare",
+    "read_predictions",
+    "read_questions",
+    "sample",
+    "score",
+    "summarize",
+    "write_predictions",
+]
