@@ -11,18 +11,14 @@ print(summarize(outcomes, rules)["strict"]["accuracy"])
 ```
 """
 
-from .forms import QUESTION_FORMS
-from .predictions import PREDICTION_FORMS, Predictions, read_predictions, write_predictions
+from .predictions import Predictions, read_predictions, write_predictions
 from .question import GoldTable, Question
 from .questions import read_questions, sample
-from .rules import RULES, choose_rules
+from .rules import choose_rules
 from .scoring import Outcome, score
 from .summary import compare, summarize
 
 __all__ = [
-    "PREDICTION_FORMS",
-    "QUESTION_FORMS",
-    "RULES",
     "GoldTable",
     "Outcome",
     "Predictions",

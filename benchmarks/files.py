@@ -43,7 +43,8 @@ def read_text(path: Path) -> str:
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a text file; the last one needs no line end."""
-    return read_text(path).removesuffix("\n").split("\n")
+    text = read_text(path)
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def read_content(path: Path) -> Any:

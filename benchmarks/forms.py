@@ -100,7 +100,7 @@ def _read_defog(record: Record, position: int) -> Question:
         id=str(position),
         db=Path(record["db_name"]),
         question=record["question"],
-        golds=tuple(dict.fromkeys(itertools.chain.from_iterable(map(_expand, _split(record["query"]))))),
+        golds=_golds(*itertools.chain.from_iterable(map(_expand, _split(record["query"])))),
         evidence=record.get("instructions") or "",
         difficulty=record.get("query_category") or "",
         form="defog",
@@ -115,7 +115,7 @@ def _read_plain(record: Record, _position: int) -> Question:
         id=str(record["id"]),
         db=Path(record["db"]),
         question=record["question"],
-        golds=tuple(dict.fromkeys([*_golds(record.get("sql") or record.get("gold_sql")), *more])),
+        golds=_golds(record.get("sql") or record.get("gold_sql"), *more),
         evidence=record.get("evidence") or "",
         difficulty=record.get("difficulty") or "",
     )
@@ -135,8 +135,12 @@ FORMS: dict[str, Callable[[Record, int], Question]] = {
 QUESTION_FORMS = (*FORMS, "sqale")
 
 
-def _golds(sql: Any) -> tuple[str, ...]:
-    return (sql,) if sql else ()
+def _golds(*given: Any) -> tuple[str, ...]:
+    """Those that are there, each once. Raises TypeError for what is not a text."""
+    for sql in given:
+        if sql is not None and not isinstance(sql, str):
+            raise TypeError(f"the SQL {str(sql)[:60]!r} is not a text")
+    return tuple(dict.fromkeys(filter(None, given)))
 
 
 def _split(sql: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 | form | file |
 |---|---|
-| `bird` | a JSON object: `"0": "SQL<tab>----- bird -----<tab>db_id"`; the key is the position, from 0 |
+| `bird` | a JSON object: `"0": "SQL<tab>----- bird -----<tab>db_id"`; the key is the id, or the position from 0 |
 | `spider` | a line of SQL for each question, in their order |
 | `ehrsql` | a JSON object of ids and SQL; `null` where there is no answer |
 | `jsonl` | JSON lines `{"id", "sql"}`; CSV and a JSON list with these names are read, too |
@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .question import Question
 
 _BIRD = "\t----- bird -----\t"
+_BIRD_END = re.compile(rf"{_BIRD}([^'\"\t\n]*)\Z")  # the same text inside a literal is not meant
 PREDICTION_FORMS = ("bird", "spider", "ehrsql", "jsonl")
 
 
@@ -93,7 +95,7 @@ def _detect_form(path: Path) -> str:
     content = read_content(path)
     if isinstance(content, list) or content.keys() >= {"id", "sql"}:
         return "jsonl"
-    return "bird" if any(isinstance(sql, str) and _BIRD in sql for sql in content.values()) else "ehrsql"
+    return "bird" if any(isinstance(sql, str) and _BIRD_END.search(sql) for sql in content.values()) else "ehrsql"
 
 
 def _check_sql(path: Path, key: str, sql: Any) -> str | None:
@@ -119,7 +121,8 @@ def _read_records(path: Path) -> dict[str, str | None]:
 def _by_question(path: Path, found: Mapping[str, str | None], questions: Sequence[Question]) -> dict[str, str | None]:
     """BIRD's predictions by the ids of the questions.
 
-    Their keys are positions. BIRD's mini-dev has ids that are not, and files with those ids as keys exist.
+    Its own script ignores the keys and counts. They are ids, or positions if not all of them are ids: in BIRD's dev
+    both are the same, in its mini-dev not.
     """
     ids = [question.id for question in questions]
     if not found.keys() <= set(ids):
@@ -127,15 +130,17 @@ def _by_question(path: Path, found: Mapping[str, str | None], questions: Sequenc
     by_key = dict(zip(ids, questions, strict=True))
     sql_by_id: dict[str, str | None] = {}
     for key, text in found.items():
-        sql, mark, name = (text or "").rpartition(_BIRD)
+        end = _BIRD_END.search(text or "")
         question = by_key.get(key)
-        if question and mark and name.strip() != question.db_name:
+        if question and end and end[1].strip() != question.db_name:
             raise SqaleEdgeError(
-                f"{str(path)!r}: prediction {key!r} is about the database {name.strip()!r}, but question "
+                f"{str(path)!r}: prediction {key!r} is about the database {end[1].strip()!r}, but question "
                 f"{question.id!r} about {question.db_name!r}",
                 hint="give the predictions of these questions",
             )
-        sql_by_id[question.id if question else key] = _check_sql(path, key, sql if mark else text)
+        sql_by_id[question.id if question else key] = _check_sql(
+            path, key, text[: end.start()] if text and end else text
+        )
     return sql_by_id
 
 
@@ -153,8 +158,7 @@ def write_predictions(
     found = [(question, sql.get(question.id)) for question in questions]
     if form == "bird":
         text = json.dumps(
-            {str(i): f"{one}{_BIRD}{question.db_name}" if one else 0 for i, (question, one) in enumerate(found)},
-            indent=1,
+            {question.id: f"{one}{_BIRD}{question.db_name}" if one else 0 for question, one in found}, indent=1
         )
     elif form == "ehrsql":
         text = json.dumps({question.id: one or NO_ANSWER for question, one in found}, indent=1)

@@ -84,7 +84,7 @@ def _read(path: Path, form: str, record: dict[str, object], position: int) -> Qu
         ) from error
     except TypeError as error:
         raise SqaleEdgeError(f"{str(path)!r}: question {position + 1} (read as {form}): {error}") from error
-    for text in (question.question, question.evidence, question.difficulty, *question.golds):
+    for text in (question.question, question.evidence, question.difficulty):
         if not isinstance(text, str):
             raise SqaleEdgeError(f"{str(path)!r}: question {position + 1}: {str(text)[:60]!r} is not a text")
     return question

@@ -12,9 +12,13 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from sqale_edge import benchmarks
 from sqale_edge._version import __version__
+from sqale_edge.benchmarks.forms import QUESTION_FORMS
+from sqale_edge.benchmarks.predictions import PREDICTION_FORMS
+from sqale_edge.benchmarks.rules import RULES
 from sqale_edge.cli import EXIT_NO_ANSWER
 from sqale_edge.cli.background import iterate_in_background
 from sqale_edge.cli.text import dump_json, printable, write_out
@@ -40,19 +44,17 @@ _UNFOLDED = 1_000  # characters
 )
 @click.option("--gold", type=_FILE, metavar="PATH", help="What is right, if QUESTIONS does not say so.")
 @click.option("--difficulty", type=_FILE, metavar="FILE", help="BIRD's difficulties, if QUESTIONS lacks them.")
-@click.option(
-    "--form", type=click.Choice(benchmarks.QUESTION_FORMS), help="Of QUESTIONS. [default: what the file looks like]"
-)
+@click.option("--form", type=click.Choice(QUESTION_FORMS), help="Of QUESTIONS. [default: what the file looks like]")
 @click.option(
     "--predictions-form",
-    type=click.Choice(benchmarks.PREDICTION_FORMS),
+    type=click.Choice(PREDICTION_FORMS),
     help="Of the predictions. [default: what the file looks like]",
 )
 @click.option(
     "--rule",
     "rules",
     multiple=True,
-    type=click.Choice(list(benchmarks.RULES)),
+    type=click.Choice(list(RULES)),
     help="Judge by this, too, besides bird, strict and the benchmark's own rule.",
 )
 @click.option(
@@ -175,7 +177,7 @@ def _show(document: dict[str, Any], rules: Sequence[str]) -> list[str]:
         if len(document[key]) > 1:
             table = _make_table(title, "n", *rules)
             for name, counts in document[key].items():
-                table.add_row(printable(name), str(counts["n"]), *(_percent(counts[rule]) for rule in rules))
+                table.add_row(Text(printable(name)), str(counts["n"]), *(_percent(counts[rule]) for rule in rules))
             parts.append(_render(table))
     parts += [
         f"{rule}: reliability " + ", ".join(f"RS({name}) {value:.1%}" for name, value in scores.items())

@@ -1,0 +1,182 @@
+"""`sqale-edge eval`, as a person or a program at the terminal meets it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sqale_edge.cli import main
+
+WAIT_S = 60
+GOLDS = {
+    "1": "SELECT name FROM customers ORDER BY name",
+    "2": "SELECT count(*) FROM orders",
+    "3": "SELECT name FROM customers LIMIT 1",
+    "4": "SELECT city FROM customers",
+}
+FOREVER = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+def write_lines(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def write_predictions(path, sql):
+    return write_lines(path, [{"id": id_, "sql": one} for id_, one in sql.items()])
+
+
+@pytest.fixture
+def questions(tmp_path, shop):
+    """Four questions about the shop, of which the third has a gold that is not deterministic."""
+    records = [{"id": id_, "db": shop.name, "question": "?", "sql": sql} for id_, sql in GOLDS.items()]
+    records[1]["difficulty"] = "[bold]hard\x1b[31m"
+    return write_lines(tmp_path / "questions.jsonl", records)
+
+
+@pytest.fixture
+def run(capsys):
+    """The command in this process: exit code, stdout, stderr."""
+
+    def run_main(*args):
+        with pytest.raises(SystemExit) as caught:
+            main(["eval", *map(str, args)])
+        return (caught.value.code, *capsys.readouterr())
+
+    return run_main
+
+
+def test_gold_scores_all_that_can_be_scored(run, questions, tmp_path):
+    """One JSON document: counts, both rules with their intervals, and every question."""
+    path = write_predictions(tmp_path / "p.jsonl", GOLDS)
+    code, out, err = run(questions, "--predictions", path, "--json")
+    document = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (document["n"], document["n_scorable"]) == (4, 3)
+    assert document["gold"] == {"scorable": 3, "not_deterministic": 1}
+    assert document["bird"]["accuracy"] == document["strict"]["accuracy"] == 1.0
+    assert document["bird"]["interval"] == [pytest.approx(0.4385, abs=1e-4), 1.0]
+    assert (document["form"], document["file_form"], document["n_unknown"]) == ("jsonl", "jsonl", 0)
+    assert document["settings"] == {"timeout_s": 5.0, "sample": None, "seed": None}
+    assert [one["id"] for one in document["outcomes"]] == list("1234")
+    assert document["outcomes"][2]["detail"] == "it gives other rows when it runs again"
+
+
+def test_both_rules_side_by_side(run, questions, tmp_path):
+    """The names in another order are right by BIRD's rule only."""
+    sql = GOLDS | {"1": "SELECT name FROM customers ORDER BY name DESC", "9": "SELECT 1"}
+    del sql["4"]
+    document = json.loads(run(questions, "-p", write_predictions(tmp_path / "p", sql), "--json", "--rule", "spider")[1])
+    assert [document[rule]["n_right"] for rule in ("bird", "strict", "spider")] == [2, 1, 1]
+    assert document["predictions"] == {"ran": 2, "missing": 1}
+    assert document["n_unknown"] == 1
+
+
+def test_a_person_sees_a_table(run, questions, tmp_path):
+    """With what could not be scored and why; nothing of the files can steer the terminal or rich."""
+    code, out, err = run(questions, "-p", write_predictions(tmp_path / "p.jsonl", {"1": GOLDS["1"], "9": "SELECT 1"}))
+    assert (code, err) == (0, "")
+    assert "3 of 4 questions can be scored" in out
+    assert "not: 1 not deterministic" in out
+    assert "1 ran, 2 missing" in out
+    assert "1 predictions are for no question here" in out
+    assert [line.split()[:3] for line in out.splitlines() if line.startswith(("bird", "strict"))] == [
+        ["bird", "1", "33.3%"],
+        ["strict", "1", "33.3%"],
+    ]
+    assert "\x1b" not in out
+
+
+def test_groups_are_shown_as_they_are_called(run, questions, tmp_path):
+    """A difficulty with markup in it is text."""
+    records = [json.loads(line) for line in questions.read_text().splitlines()]
+    records[0]["difficulty"] = "easy"
+    write_lines(questions, records)
+    out = run(questions, "-p", write_predictions(tmp_path / "p.jsonl", GOLDS))[1]
+    assert "[bold]hard\\x1b[31m" in out
+    assert "\x1b" not in out
+
+
+def test_two_files_are_compared(run, questions, tmp_path):
+    """Both reports, and McNemar's test for each rule."""
+    a = write_predictions(tmp_path / "a.jsonl", GOLDS)
+    b = write_predictions(tmp_path / "b.jsonl", dict.fromkeys(GOLDS, "SELECT 6"))
+    document = json.loads(run(questions, "--compare", a, b, "--json")[1])
+    assert (document["a"]["strict"]["accuracy"], document["b"]["strict"]["n_right"]) == (1.0, 1)
+    assert document["mcnemar"]["strict"] == {"both": 1, "only_a": 2, "only_b": 0, "neither": 0, "p": 0.5}
+    out = run(questions, "--compare", a, b)[1]
+    assert "McNemar" in out
+    assert out.count("of 4 questions can be scored") == 2
+
+
+def test_a_sample_is_part_of_the_whole(run, questions, tmp_path):
+    """The predictions are those of all questions."""
+    path = write_predictions(tmp_path / "p.jsonl", GOLDS)
+    seeds = [1, 1, *range(2, 8)]
+    documents = [json.loads(run(questions, "-p", path, "--sample", 2, "--seed", seed, "--json")[1]) for seed in seeds]
+    ids = [tuple(one["id"] for one in document["outcomes"]) for document in documents]
+    assert documents[0]["n"] == 2
+    assert documents[0]["settings"] == {"timeout_s": 5.0, "sample": 2, "seed": 1}
+    assert ids[0] == ids[1]
+    assert len(set(ids)) > 1
+
+
+def test_nothing_to_score_is_no_answer(run, questions, tmp_path):
+    """Exit code 3, with the reason and the fix."""
+    path = write_predictions(tmp_path / "p.jsonl", GOLDS)
+    (tmp_path / "shop.sqlite").unlink()
+    code, out, err = run(questions, "-p", path, "--json")
+    assert code == 3
+    assert json.loads(out)["bird"]["accuracy"] is None
+    assert err.startswith("No answer: none of the 4 questions can be scored: 4 no database; there is no file '")
+    assert err.endswith("Name the folder of the databases with --databases.\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        ([], 2, "give either --predictions FILE, or --compare A B"),
+        (["-p", "p", "--compare", "p", "p"], 2, "give either --predictions FILE, or --compare A B"),
+        (["-p", "p", "--rule", "best"], 2, "'best' is not one of"),
+        (["-p", "p", "--form", "best"], 2, "'best' is not one of"),
+        (["-p", "p", "--timeout", "0"], 2, "--timeout"),
+        (
+            ["-p", "none.jsonl"],
+            1,
+            "Error: 'none.jsonl' cannot be read: No such file or directory. Fix: check the path.",
+        ),
+    ],
+)
+def test_wrong_use(run, questions, args, code, message):
+    """2 for what was typed, 1 for a file."""
+    result = run(questions, *args)
+    assert (result[0], result[1]) == (code, "")
+    assert message in result[2]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are those of POSIX")
+def test_ctrl_c_leaves_nothing(questions, tmp_path):
+    """Within a query: exit code 130, nothing on stdout, no file."""
+    path = write_predictions(tmp_path / "p.jsonl", {"1": FOREVER})
+    (tmp_path / "tmp").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    script = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from sqale_edge.cli import main; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", script, "-v", "eval", str(questions), "-p", str(path), "--timeout", "600"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+    )
+    time.sleep(3)  # wherever that finds it, the outcome is the same
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, out, err) == (130, b"", b"Cancelled.\n")
+    assert sorted(tmp_path.rglob("*")) == before
