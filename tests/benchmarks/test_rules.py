@@ -18,6 +18,7 @@ CASES = {
     "another row doubled": ([(1,), (1,), (2,)], [(1,), (2,), (2,)], ("bird",)),
     "NULL against 0": ([(0,)], [(None,)], ()),
     "NULL against an empty text": ([("",)], [(None,)], ()),
+    "NULL against the text None": ([("None",)], [(None,)], ("ehrsql", "ehrsql2024")),
     "0.1 + 0.2 against 0.3": ([(0.1 + 0.2,)], [(0.3,)], ("strict", "ehrsql2024", "spider2")),
     "0.31 against 0.305": ([(0.31,)], [(0.305,)], ("ehrsql2024", "spider2")),
     "9.999 against 10.001": ([(9.999,), (3.0,)], [(10.001,), (3.0,)], ("ehrsql2024", "spider2")),

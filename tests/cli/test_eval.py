@@ -166,16 +166,17 @@ def test_ctrl_c_leaves_nothing(questions, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     script = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from sqale_edge.cli import main; main()"
+        "import sys, sqale_edge.cli.eval; print('ready', file=sys.stderr, flush=True); sqale_edge.cli.main()"
     )
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", script, "-v", "eval", str(questions), "-p", str(path), "--timeout", "600"],
+        [sys.executable, "-P", "-c", script, "eval", str(questions), "-p", str(path), "--timeout", "600"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
     )
-    time.sleep(3)  # wherever that finds it, the outcome is the same
+    assert process.stderr.readline() == b"ready\n"
+    time.sleep(1)  # wherever that finds it, the outcome is the same
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=WAIT_S)
     assert (process.returncode, out, err) == (130, b"", b"Cancelled.\n")
