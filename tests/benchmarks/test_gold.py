@@ -49,6 +49,8 @@ STATES = {
     "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 3) SELECT i FROM n, codes": "scorable",
     "SELECT name FROM reds LIMIT 1": "not_deterministic",
     "SELECT code FROM codes LIMIT 1": "not_deterministic",
+    "SELECT name FROM (SELECT name FROM reds LIMIT 1)": "not_deterministic",
+    "SELECT code FROM (SELECT code FROM codes LIMIT 1)": "not_deterministic",
     "VALUES (1), (2)": "scorable",
     "SELECT name FROM players ORDER BY points LIMIT 2 -- the weakest\n ;": "scorable",
     "SELECT name FROM players WHERE points > 100": "empty",
