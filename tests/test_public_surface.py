@@ -25,7 +25,9 @@ ORDER = """
     _version errors settings episode results
     sql_text private_files sqlite_guard sqlite_files imports database
     schema tool_text tools grammar
-    engine llama models chat_template replies protocol turn loop agent testing sample_shop convert benchmarks cli exclusive rendering
+    exclusive engine llama models
+    rendering chat_template replies protocol turn loop agent
+    testing sample_shop convert benchmarks cli
 """.split()  # noqa: SIM905 - a line for each layer
 HEAVY = {"llama_cpp", "numpy", "huggingface_hub", "gguf"}
 
