@@ -22,13 +22,14 @@ from sqale_edge.llama.worker import run_in_child
 
 from .checkpoint import Checkpoint
 from .general_fields import describe_model, read_sampling
+from .placing import move_into_place, name_taken
 from .provenance import find_provenance
 from .qwen35 import TensorPlan, plan_tensors
 from .qwen35_config import Qwen35Config
 from .tokenizer import read_vocabulary
 from .training_prompt import TrainingPrompt, read_training_prompt
 from .verify import Verification, verify_against, verify_file
-from .workspace import check_disk_space, move_into_place, open_workspace
+from .workspace import check_disk_space, open_workspace
 from .writer import ALIGNMENT, Field, count_bytes, write_gguf
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def convert_checkpoint(
     ]
     targets = _choose_targets(target, quants, provenance, overwrite=overwrite)
     job = _Job(fields, plans, targets, threads, on_progress or (lambda _: None))
-    files = _run(job)
+    files = _run(job, overwrite=overwrite)
     notes = (
         *prompt.notes,
         *(["there is no chat template: the runtime uses ChatML"] if vocabulary.chat_template is None else []),
@@ -241,13 +242,11 @@ def _choose_targets(target: Path, quants: list[str], provenance: Provenance, *, 
         if path.is_dir():
             raise ConversionError(f"{str(path)!r} is a folder", path=path)
         if os.path.lexists(path) and not overwrite:
-            raise ConversionError(
-                f"{str(path)!r} exists already", path=path, hint="choose another name, or overwrite it with --overwrite"
-            )
+            raise name_taken(path)
     return targets
 
 
-def _run(job: _Job) -> tuple[ConvertedFile, ...]:
+def _run(job: _Job, *, overwrite: bool) -> tuple[ConvertedFile, ...]:
     """Write, quantize, verify, and move everything into place at the end."""
     folder = next(iter(job.targets.values())).parent
     direct = [quant for quant in job.targets if quant in UNQUANTIZED]
@@ -272,8 +271,7 @@ def _run(job: _Job) -> tuple[ConvertedFile, ...]:
             start = time.perf_counter()
             verification = _verify(job, paths[quant])
             files.append(ConvertedFile(target, quant, verification, seconds[quant] + time.perf_counter() - start))
-        for quant, target in job.targets.items():
-            move_into_place(paths[quant], target)
+        move_into_place([(paths[quant], target) for quant, target in job.targets.items()], overwrite=overwrite)
     return tuple(files)
 
 

@@ -106,20 +106,6 @@ def remove_stale(folder: Path) -> None:
                 shutil.rmtree(workspace, ignore_errors=True)
 
 
-def move_into_place(source: Path, target: Path) -> None:
-    """Put a whole file under its final name, at once; what had that name before is replaced.
-
-    Raises:
-        ConversionError: It cannot be moved. The target is as it was.
-    """
-    try:
-        with source.open("r+b") as file:
-            os.fsync(file.fileno())
-        source.replace(target)
-    except OSError as error:
-        raise ConversionError(f"{target.name} cannot be put in place: {error.strerror}", path=target) from error
-
-
 def check_disk_space(folder: Path, parts: Iterable[tuple[str, int]]) -> None:
     """Raise ConversionError unless `folder`'s disk has room for all `parts` (name and bytes each) at the same time."""
     parts = list(parts)
