@@ -21,6 +21,7 @@ from sqale_edge.llama.quantize import FILE_TYPES, HEAD_BITS, UNQUANTIZED, check_
 from sqale_edge.llama.worker import run_in_child
 
 from .checkpoint import Checkpoint
+from .foreign import is_folder
 from .general_fields import describe_model, read_sampling
 from .placing import move_into_place, name_taken
 from .provenance import find_provenance
@@ -30,7 +31,7 @@ from .tokenizer import read_vocabulary
 from .training_prompt import TrainingPrompt, read_training_prompt
 from .verify import Verification, verify_against, verify_file
 from .workspace import check_disk_space, open_workspace
-from .writer import ALIGNMENT, Field, count_bytes, write_gguf
+from .writer import ALIGNMENT, Field, check_strings, count_bytes, write_gguf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -184,6 +185,7 @@ def convert_checkpoint(
         *vocabulary.to_metadata(),
         *prompt.to_metadata(),
     ]
+    check_strings(fields, source)
     targets = _choose_targets(target, quants, provenance, overwrite=overwrite)
     job = _Job(fields, plans, targets, threads, on_progress or (lambda _: None))
     files = _run(job, overwrite=overwrite)
@@ -208,6 +210,8 @@ def check_target(target: Path, quants: Sequence[str]) -> None:
     """Raise ConversionError unless files of these types can have the name `target`."""
     if not quants:
         raise ConversionError("no file type is given", path=target, hint="for example Q4_K_M")
+    if "\0" in str(target):
+        raise ConversionError(f"the target {str(target)!r} has a NUL in it", path=target, hint="choose another name")
     if _is_folder(target):
         return
     if len(quants) > 1 and "{quant}" not in target.name:
@@ -226,7 +230,7 @@ def check_target(target: Path, quants: Sequence[str]) -> None:
 
 def _is_folder(target: Path) -> bool:
     """Whether it is one, or is to become one."""
-    return target.is_dir() or not (target.suffix or os.path.lexists(target))
+    return is_folder(target) or not (target.suffix or os.path.lexists(target))
 
 
 def _choose_targets(target: Path, quants: list[str], provenance: Provenance, *, overwrite: bool) -> dict[str, Path]:
@@ -234,12 +238,12 @@ def _choose_targets(target: Path, quants: list[str], provenance: Provenance, *, 
     folder = target.parent
     if _is_folder(target):
         target /= re.sub(r"[^\w.-]+", "-", provenance.name) + "-{quant}.gguf"
-    if not folder.is_dir():
-        state = "is not a folder" if folder.exists() else "does not exist"
+    if not is_folder(folder):
+        state = "is not a folder" if os.path.lexists(folder) else "does not exist"
         raise ConversionError(f"the output's folder {str(folder)!r} {state}", path=target, hint="make it first")
     targets = {quant: target.with_name(target.name.replace("{quant}", quant)) for quant in quants}
     for path in targets.values():
-        if path.is_dir():
+        if is_folder(path):
             raise ConversionError(f"{str(path)!r} is a folder", path=path)
         if os.path.lexists(path) and not overwrite:
             raise name_taken(path)
@@ -278,7 +282,7 @@ def _run(job: _Job, *, overwrite: bool) -> tuple[ConvertedFile, ...]:
 @contextlib.contextmanager
 def _made(folder: Path) -> Iterator[None]:
     """`folder` exists, also if the block ends well; one that was made for it is gone otherwise."""
-    is_new = not folder.exists()
+    is_new = not os.path.lexists(folder)
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:

@@ -10,7 +10,8 @@ import inspect
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from .texts import Choice, Hole, Text, decide, join_parts, split_fields
+from .effort import spend
+from .texts import Choice, Hole, Text, decide, join_parts, split_fields, write_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,7 @@ MOST_ITEMS = 1 << 10  # of one list
 
 def evaluate(node: ast.expr | None, names: Names) -> Any:
     """What an expression is worth: a `Text`, a number, a list, or None where that is not known."""
+    spend()
     value: Any = None
     match node:
         case ast.Constant(value=str(text)):
@@ -49,7 +51,7 @@ def evaluate(node: ast.expr | None, names: Names) -> Any:
 def _read_piece(node: ast.expr, names: Names) -> tuple[str | Hole | Choice, ...]:
     """The parts of one piece of an f-string."""
     if isinstance(node, ast.FormattedValue):
-        return read_text_of(node.value, names).parts if node.format_spec is None else (Hole(ast.unparse(node.value)),)
+        return read_text_of(node.value, names).parts if node.format_spec is None else (Hole(write_source(node.value)),)
     return read_text_of(node, names).parts
 
 
@@ -60,7 +62,7 @@ def read_text_of(node: ast.expr, names: Names) -> Text:
 
 def _clean(call: ast.Call, names: Names) -> Text | None:
     """`textwrap.dedent(...)` and `inspect.cleandoc(...)` of a known text; None for every other call."""
-    function = ast.unparse(call.func).rpartition(".")[2]
+    function = write_source(call.func).rpartition(".")[2]
     text = evaluate(call.args[0], names) if len(call.args) == 1 else None
     if function not in ("dedent", "cleandoc") or not isinstance(text, Text) or text.constant is None:
         return None
@@ -109,7 +111,7 @@ def _to_text(value: Any, node: ast.expr) -> Text:
     """A value as it would stand in a string; what is not known as a hole."""
     if isinstance(value, Text):
         return value
-    return Text((str(value),)) if isinstance(value, (int, float)) else Text((Hole(ast.unparse(node)),))
+    return Text((str(value),)) if isinstance(value, (int, float)) else Text((Hole(write_source(node)),))
 
 
 def add(left: Any, left_node: ast.expr, right: Any, right_node: ast.expr) -> Any:
@@ -132,5 +134,7 @@ def _strip(text: Text, method: str) -> Text:
 
 def _names_in(test: ast.expr, names: Names) -> Names:
     """The numbers among the names that a condition mentions."""
-    mentioned = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    inner = list(ast.walk(test))
+    spend(len(inner))
+    mentioned = {node.id for node in inner if isinstance(node, ast.Name)}
     return {name: names[name] for name in mentioned if isinstance(names.get(name), (int, float))}

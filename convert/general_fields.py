@@ -9,6 +9,8 @@ import gguf
 
 from sqale_edge.errors import CheckpointError
 
+from .foreign import quote
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -44,7 +46,7 @@ def read_sampling(checkpoint: Checkpoint) -> list[Field]:
             continue
         if type(value) not in (int, float) or not 0 <= value <= 1 << 20:
             raise CheckpointError(
-                f"generation_config.json has {name} {value!r}, which is no number from 0", path=checkpoint.folder
+                f"generation_config.json has {name} {quote(value)}, which is no number from 0", path=checkpoint.folder
             )
         key = f"general.sampling.{short}"
         fields.append((key, "i32", int(value)) if name == "top_k" else (key, "f32", float(value)))

@@ -16,6 +16,8 @@ import gguf
 
 from sqale_edge.errors import ConversionError
 
+from .foreign import is_file, quote
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -62,7 +64,7 @@ class GgufFile:
         Raises:
             ConversionError: It is not a GGUF file, or it is damaged.
         """
-        if not path.is_file():
+        if not is_file(path):
             raise ConversionError(f"{path.name} cannot be read: it is not there, or not a regular file", path=path)
         try:
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
@@ -119,12 +121,12 @@ def _read_head(cursor: _Cursor, n_bytes: int) -> tuple[dict[str, Any], dict[str,
     for _ in range(n_fields):
         key = cursor.string()
         if key in fields:
-            raise ValueError(f"the key {key!r} is there twice")
+            raise ValueError(f"the key {quote(key)} is there twice")
         fields[key] = cursor.value(cursor.scalar("<I"))
     infos = [_read_info(cursor) for _ in range(n_tensors)]
     alignment = fields.get("general.alignment", 32)
     if type(alignment) is not int or alignment < 1:
-        raise ValueError(f"alignment {alignment!r}")
+        raise ValueError(f"alignment {quote(alignment)}")
     start = cursor.position + -cursor.position % alignment
     tensors = {info.name: dataclasses.replace(info, offset=info.offset + start) for info in infos}
     if len(tensors) < len(infos):
@@ -133,7 +135,7 @@ def _read_head(cursor: _Cursor, n_bytes: int) -> tuple[dict[str, Any], dict[str,
     for info in sorted(tensors.values(), key=lambda info: info.offset):
         if info.offset < end or info.offset + info.n_bytes > n_bytes:
             raise ValueError(
-                f"{info.name!r} overlaps another tensor or ends after the file, at {info.offset + info.n_bytes:,}"
+                f"{quote(info.name)} overlaps another tensor or ends after the file, at {info.offset + info.n_bytes:,}"
             )
         end = info.offset + info.n_bytes
     return fields, tensors
@@ -142,10 +144,10 @@ def _read_head(cursor: _Cursor, n_bytes: int) -> tuple[dict[str, Any], dict[str,
 def _read_info(cursor: _Cursor) -> TensorInfo:
     name, n_dimensions = cursor.string(), cursor.scalar("<I")
     if not 0 < n_dimensions <= _MAX_DIMENSIONS:
-        raise ValueError(f"{name!r} has {n_dimensions} dimensions")
+        raise ValueError(f"{quote(name)} has {n_dimensions} dimensions")
     shape = tuple(cursor.scalar("<Q") for _ in range(n_dimensions))[::-1]
     kind = gguf.GGMLQuantizationType(cursor.scalar("<I"))
     block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     if shape[-1] % block:
-        raise ValueError(f"{name!r} has rows of {shape[-1]}, which {kind.name} cannot hold")
+        raise ValueError(f"{quote(name)} has rows of {shape[-1]}, which {kind.name} cannot hold")
     return TensorInfo(name, shape, kind.name, cursor.scalar("<Q"), math.prod(shape) // block * block_bytes)

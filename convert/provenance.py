@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from sqale_edge.errors import CheckpointError
 
+from .foreign import read_text
+
+if TYPE_CHECKING:
     from .writer import Field
 
 _CACHE_FOLDER = re.compile(r"models--([^/\\]+?)--([^/\\]+)")
+_NOTE_LIMIT = 1 << 12
 _REVISION = re.compile(r"[0-9a-f]{40}")
 
 
@@ -38,7 +43,7 @@ def find_provenance(
     folder: Path, *, name: str | None = None, repository: str | None = None, revision: str | None = None
 ) -> Provenance:
     """What is given, else what the folder tells: the layout of the Hugging Face cache, or a download's notes."""
-    path = folder.resolve()
+    path = Path(os.fsencode(folder.resolve()).decode("utf-8", "replace"))  # it goes into a file
     if cached := next(filter(None, map(_CACHE_FOLDER.fullmatch, path.parts)), None):
         repository = repository or "/".join(cached.groups())
         if _REVISION.fullmatch(path.name):
@@ -54,8 +59,7 @@ def _read_download_note(folder: Path) -> str | None:
     """The commit that `hf download --local-dir` noted beside the files. Source: _local_folder.py of huggingface_hub."""
     note = folder / ".cache" / "huggingface" / "download" / "config.json.metadata"
     try:
-        with note.open(encoding="utf-8") as file:
-            first = file.readline(64).strip()
-    except (OSError, ValueError):
+        first = read_text(note, limit=_NOTE_LIMIT).partition("\n")[0].strip()
+    except CheckpointError:  # the conversion does not depend on it
         return None
     return first if _REVISION.fullmatch(first) else None

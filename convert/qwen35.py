@@ -16,6 +16,8 @@ import numpy as np
 
 from sqale_edge.errors import CheckpointError, TensorShapeError
 
+from .foreign import quote
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
@@ -96,7 +98,7 @@ def plan_tensors(
         tensor = available[name]
         if tensor.shape != rule.shape:
             raise TensorShapeError(
-                f"{tensor.name!r} has shape {list(tensor.shape)}, but config.json asks for {list(rule.shape)}",
+                f"{quote(tensor.name)} has shape {quote([*tensor.shape])}, but config.json asks for {[*rule.shape]}",
                 path=tensor.path,
             )
         shape = tuple(n for axis, n in enumerate(rule.shape) if axis != 1 or len(rule.shape) == 2)
@@ -114,7 +116,7 @@ def _sort_names(stored: Mapping[str, StoredTensor], path: Path) -> tuple[dict[st
             continue
         short = next((name.removeprefix(root) for root in _ROOTS if name.startswith(root)), name)
         if short in available:
-            raise CheckpointError(f"{available[short].name!r} and {name!r} are the same tensor", path=path)
+            raise CheckpointError(f"{quote(available[short].name)} and {quote(name)} are the same tensor", path=path)
         available[short] = tensor
     return available, dropped
 
@@ -125,7 +127,7 @@ def _check_complete(wanted: Any, available: Mapping[str, StoredTensor], path: Pa
     if missing:
         parts.append(f"{len(missing)} tensors are missing, first {missing[0]!r}")
     if extra:
-        parts.append(f"{len(extra)} are not part of this architecture, first {available[extra[0]].name!r}")
+        parts.append(f"{len(extra)} are not part of this architecture, first {quote(available[extra[0]].name)}")
     if parts:
         raise CheckpointError(f"config.json and the weights disagree: {'; '.join(parts)}", path=path)
 

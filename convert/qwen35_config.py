@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sqale_edge.errors import CheckpointError, UnsupportedArchitectureError
 
+from .foreign import quote
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -99,8 +101,8 @@ class Qwen35Config:
         heads = f"{self.n_heads} attention heads for {self.n_kv_heads} key/value heads"
         value_heads = f"{self.n_value_heads} linear value heads for {self.n_key_heads} key heads"
         wishes = (
-            (rope_type != "default", f"rope_type {rope_type!r} (supported: 'default')"),
-            (activation != "silu", f"hidden_act {activation!r} (supported: 'silu')"),
+            (rope_type != "default", f"rope_type {quote(rope_type)} (supported: 'default')"),
+            (activation != "silu", f"hidden_act {quote(activation)} (supported: 'silu')"),
             (value_dim != self.linear_dim, f"linear heads of widths {self.linear_dim} and {value_dim} (must be equal)"),
             (self.n_value_heads % self.n_key_heads, f"{value_heads} (must be a multiple)"),
             (self.n_heads % self.n_kv_heads, f"{heads} (must be a multiple)"),
@@ -144,7 +146,7 @@ def check_architecture(config: Mapping[str, Any], path: Path) -> None:
     if not isinstance(found, list) or not found or found[0] not in ARCHITECTURES:
         name = found[0] if isinstance(found, list) and found else found
         raise UnsupportedArchitectureError(
-            f"architecture {name!r} is not supported; supported: {', '.join(ARCHITECTURES)}",
+            f"architecture {quote(name)} is not supported; supported: {', '.join(ARCHITECTURES)}",
             path=path,
             hint="for other models use a GGUF file that exists already; any chat GGUF runs",
         )
@@ -176,7 +178,7 @@ class _Values:
         return float(value)
 
     def wrong(self, name: str, expected: str) -> CheckpointError:
-        found = f"{name} {self.values[name]!r}"[:200] if name in self.values else f"no {name}"
+        found = f"{name} {quote(self.values[name])}" if name in self.values else f"no {name}"
         return CheckpointError(f"config.json has {found}, but must have {expected} there", path=self.path)
 
 
@@ -192,7 +194,7 @@ def _read_layers(values: _Values) -> tuple[bool, ...]:
     if (
         not isinstance(kinds, list)
         or len(kinds) != n_layers
-        or any(kind not in _LAYER_KINDS for kind in map(str, kinds))
+        or not all(isinstance(kind, str) and kind in _LAYER_KINDS for kind in kinds)
     ):
         raise values.wrong("layer_types", f"{n_layers} times one of {', '.join(_LAYER_KINDS)}")
     return tuple(_LAYER_KINDS[kind] for kind in kinds)

@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from sqale_edge.errors import CheckpointError
 
+from .effort import spend
 from .expressions import MOST_ITEMS, add, choose, evaluate, read_text_of
-from .texts import Text
+from .foreign import quote, shorten
+from .texts import Text, write_source
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+_LONGEST_KEY = 80
 _SHORTEST_LOOSE = 12  # characters of a text without a name, to leave out dictionary keys and the like
 
 
@@ -43,6 +46,7 @@ def find_texts(source: str, path: Path) -> tuple[dict[str, Text], Uses]:
 
     Raises:
         CheckpointError: The source cannot be parsed.
+        RecursionError, MemoryError: It is nested too deeply, or too much work; see `effort`.
     """
     try:
         with warnings.catch_warnings():
@@ -52,10 +56,8 @@ def find_texts(source: str, path: Path) -> tuple[dict[str, Text], Uses]:
         reader.run(module.body, {}, "")
     except (SyntaxError, ValueError) as error:
         where = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
-        what = error.msg if isinstance(error, SyntaxError) else error
+        what = shorten(error.msg if isinstance(error, SyntaxError) else str(error))
         raise CheckpointError(f"{path.name} cannot be parsed as Python: {what}{where}", path=path) from error
-    except (RecursionError, MemoryError) as error:
-        raise CheckpointError(f"{path.name} is too large or nested too deeply to be read", path=path) from error
     return reader.texts, reader.uses
 
 
@@ -77,6 +79,7 @@ class _Reader:
                 return value
             if isinstance(statement, ast.If):
                 self._note_loose(statement.test, names, scope)
+                spend(len(names))
                 then, other = dict(names), dict(names)
                 returned = [self.run(statement.body, then, scope), self.run(statement.orelse, other, scope)]
                 has_returned = [_always_returns(branch) for branch in (statement.body, statement.orelse)]
@@ -94,6 +97,7 @@ class _Reader:
 
     def _merge(self, test: ast.expr, names: dict[str, Any], then: dict[str, Any], other: dict[str, Any]) -> None:
         """`names` after an `if`: whatever differs depends on the condition."""
+        spend(len(names))
         before = dict(names)
         for name in {**then, **other}:
             if then.get(name) is not other.get(name):
@@ -102,7 +106,9 @@ class _Reader:
     def _follow(self, statement: ast.stmt, names: dict[str, Any], scope: str) -> None:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             inner = f"{scope}{statement.name}"
-            local = {name: value for name, value in names.items() if name not in _parameters(statement)}
+            spend(len(names))
+            parameters = _parameters(statement)
+            local = {name: value for name, value in names.items() if name not in parameters}
             returned = self.run(statement.body, local, f"{inner}.")
             if isinstance(returned, Text):
                 self._note(f"{inner}()", returned)
@@ -167,7 +173,7 @@ class _Reader:
         for key, value in zip(node.keys, node.values, strict=True):
             text = evaluate(value, names)
             if isinstance(text, Text) and isinstance(key, ast.Constant):
-                self._note(f"{name}[{key.value!s}]", text)
+                self._note(f"{name}[{_short_key(key.value)}]", text)
             else:
                 self._note_loose(value, names, scope)
 
@@ -179,6 +185,7 @@ class _Reader:
         waiting: list[ast.AST] = [node]
         while waiting:
             inner = waiting.pop()
+            spend()
             text = evaluate(inner, names) if isinstance(inner, ast.expr) and not isinstance(inner, ast.Name) else None
             if not isinstance(text, Text):
                 waiting += ast.iter_child_nodes(inner)
@@ -187,14 +194,19 @@ class _Reader:
 
     def _note_uses(self, node: ast.expr) -> None:
         for call in ast.walk(node):
+            spend()
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-                name = ast.unparse(call.func.value).split(".replace(")[0].rpartition(".")[2]
+                name = write_source(call.func.value).split(".replace(")[0].rpartition(".")[2]
                 if call.func.attr == "format":
                     self.uses.formatted.add(name)
                 elif call.func.attr == "replace" and call.args and isinstance(call.args[0], ast.Constant):
                     marker = str(call.args[0].value)
                     if marker.startswith("{") and marker.endswith("}"):
                         self.uses.replaced.setdefault(name, []).append(marker[1:-1])
+
+
+def _short_key(key: Any) -> str:
+    return key if isinstance(key, str) and key.isprintable() and len(key) <= _LONGEST_KEY else quote(key)
 
 
 def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> set[str]:

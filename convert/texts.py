@@ -8,11 +8,15 @@ import operator
 import string
 from typing import TYPE_CHECKING, Any
 
+from .effort import spend
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _MOST_CHARS = 1 << 18  # of one piece of a text
 _MOST_PARTS = 1 << 10
+_CHARS_A_STEP = 1 << 6  # that are copied or searched in the time of a step
+_STEPS_A_CHAR = 4  # of source that is written
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -49,7 +53,9 @@ class Text:
     @property
     def constant(self) -> str | None:
         """The whole string, where all of it is known."""
-        return "".join(map(str, self.parts)) if all(isinstance(part, str) for part in self.parts) else None
+        texts = [part for part in self.parts if isinstance(part, str)]
+        spend(1 + sum(map(len, texts)) // _CHARS_A_STEP)
+        return "".join(texts) if len(texts) == len(self.parts) else None
 
     def render(
         self,
@@ -74,12 +80,16 @@ class Text:
 
     def flatten(self, values: Mapping[str, Any], *, unknown: bool = True) -> Iterator[str | Hole]:
         """The parts with every choice made."""
-        for part in self.parts:
+        waiting = list(self.parts[::-1])
+        while waiting:
+            part = waiting.pop()
             if isinstance(part, Choice):
+                spend()
                 decided = decide(part.test, {**part.names, **values})
                 chosen = part.then if (unknown if decided is None else decided) else part.other
-                yield from chosen.flatten(values, unknown=unknown)
+                waiting += chosen.parts[::-1]
             else:
+                spend(1 + len(part) // _CHARS_A_STEP if isinstance(part, str) else 1)
                 yield part
 
     def every_hole(self) -> list[str]:
@@ -88,6 +98,7 @@ class Text:
         waiting, seen = [self], {id(self)}  # texts are shared between choices: following each path would take forever
         while waiting:
             for part in waiting.pop().parts:
+                spend()
                 if isinstance(part, Hole):
                     sources[part.source] = None
                 elif isinstance(part, Choice):
@@ -105,6 +116,7 @@ def split_fields(text: str, *, fields: Iterable[str] | None = None) -> Text | No
 
     None where it is no valid format string.
     """
+    spend(1 + len(text))
     if fields is None:
         try:
             pieces = [(before, field) for before, field, _, _ in string.Formatter().parse(text)]
@@ -115,7 +127,8 @@ def split_fields(text: str, *, fields: Iterable[str] | None = None) -> Text | No
             known += [before] if field is None else [before, Hole(field)]
         return join_parts(known)
     parts: list[str | Hole] = [text]
-    for field in fields:
+    for field in dict.fromkeys(fields):
+        spend(len(parts) + len(text) // _CHARS_A_STEP)
         marker = "{" + field + "}"
         parts = [
             new for part in parts for new in (_cut(part, marker, Hole(field)) if isinstance(part, str) else [part])
@@ -131,13 +144,27 @@ def _cut(text: str, marker: str, hole: Hole) -> list[str | Hole]:
 def join_parts(parts: Iterable[str | Hole | Choice]) -> Text:
     """Parts as one text, neighbouring strings merged. Raises MemoryError beyond a size that no prompt has."""
     merged: list[str | Hole | Choice] = []
+    waiting: list[str] = []  # neighbouring strings
+    n_chars = 0
+
+    def flush() -> None:
+        if waiting:
+            merged.append("".join(waiting))
+            waiting.clear()
+
     for part in parts:
-        if isinstance(part, str) and merged and isinstance(merged[-1], str):
-            merged[-1] += part
-        elif part != "":
+        spend()
+        if not isinstance(part, str):
+            flush()
             merged.append(part)
-        if len(merged) > _MOST_PARTS or (merged and isinstance(merged[-1], str) and len(merged[-1]) > _MOST_CHARS):
+            n_chars = 0
+        elif part:
+            waiting.append(part)
+            n_chars += len(part)
+        if len(merged) > _MOST_PARTS or n_chars > _MOST_CHARS:
             raise MemoryError
+    flush()
+    spend(sum(len(part) for part in merged if isinstance(part, str)) // _CHARS_A_STEP)
     return Text(tuple(merged))
 
 
@@ -160,4 +187,11 @@ def decide(test: ast.expr, names: Mapping[str, Any]) -> bool | None:
 
 
 def _known(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    return node.value if isinstance(node, ast.Constant) else names.get(ast.unparse(node))
+    return node.value if isinstance(node, ast.Constant) else names.get(write_source(node))
+
+
+def write_source(node: ast.AST) -> str:
+    """An expression as it is written."""
+    source = ast.unparse(node)
+    spend(1 + _STEPS_A_CHAR * len(source))
+    return source

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from typing import TYPE_CHECKING, Any
 
 from sqale_edge.errors import CheckpointError
 
-from .checkpoint import is_there, read_json, read_text
+from .foreign import is_there, quote, read_json, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +37,9 @@ _SPECIAL_ROLES = {
     "unk": "unknown",
     "pad": "padding",
 }  # the name in tokenizer_config.json, and in GGUF
+_TOKENIZER_LIMIT = 1 << 26  # bytes; five times that of Qwen3.5
 _TEMPLATE_LIMIT = 1 << 20
+_TOKEN_ID = re.compile(r"[0-9]{1,9}")
 NORMALIZER_KEY = "sqale.tokenizer.normalizer"
 
 
@@ -108,7 +111,7 @@ def read_vocabulary(checkpoint: Checkpoint, n_vocab: int) -> Vocabulary:
             path=path,
             hint="copy it from the model's repository into the folder",
         )
-    tokenizer, settings = read_json(path), checkpoint.read_optional("tokenizer_config.json")
+    tokenizer, settings = read_json(path, limit=_TOKENIZER_LIMIT), checkpoint.read_optional("tokenizer_config.json")
     model = tokenizer.get("model")
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or not isinstance(model.get("vocab"), dict):
         raise CheckpointError("tokenizer.json is not a BPE tokenizer, the only kind that is supported", path=path)
@@ -142,24 +145,22 @@ def _read_pattern(tokenizer: Mapping[str, Any], model: Mapping[str, Any], path: 
     )
     problem = ""
     if kinds != ["Split", "ByteLevel"] or split[1].get("add_prefix_space") or split[1].get("use_regex", True):
-        problem = f"the pre_tokenizer {kinds}"
+        problem = f"the pre_tokenizer {quote(kinds)}"
     elif split[0].get("behavior") != "Isolated" or split[0].get("invert"):
-        problem = f"a Split with behavior {split[0].get('behavior')!r}"
+        problem = f"a Split with behavior {quote(split[0].get('behavior'))}"
     elif normalizers not in ([], ["NFC"]):
-        problem = f"the normalizer {normalizers}"
+        problem = f"the normalizer {quote(normalizers)}"
     elif processors not in ([], ["ByteLevel"]):
-        problem = f"the post_processor {processors}"
+        problem = f"the post_processor {quote(processors)}"
     elif any(model.get(name) for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix")):
         problem = "BPE with dropout, a prefix or a suffix"
     if problem:
-        raise CheckpointError(f"tokenizer.json uses {problem}, which llama.cpp would not do"[:300], path=path)
+        raise CheckpointError(f"tokenizer.json uses {problem}, which llama.cpp would not do", path=path)
     pattern = split[0].get("pattern")
     regex = pattern.get("Regex") if isinstance(pattern, dict) else pattern
     if not isinstance(regex, str) or regex not in _PATTERNS:
         raise CheckpointError(
-            f"tokenizer.json splits words by {regex!r}, which is not the pattern of {' or '.join(_PATTERNS.values())}"[
-                :400
-            ],
+            f"tokenizer.json splits words by {quote(regex)}, which is not as {' or '.join(_PATTERNS.values())} does it",
             path=path,
         )
     return _PATTERNS[regex]
@@ -169,20 +170,22 @@ def _read_added(tokenizer: Mapping[str, Any], settings: Mapping[str, Any], path:
     """The tokens that are recognised before text is split, by their text; tokenizer_config.json can add more."""
     listed, decoder = tokenizer.get("added_tokens", []), settings.get("added_tokens_decoder", {})
     entries = list(listed) if isinstance(listed, list) else [listed]
-    known = {entry.get("id") for entry in entries if isinstance(entry, dict)}
+    known = {entry["id"] for entry in entries if isinstance(entry, dict) and type(entry.get("id")) is int}
     for key, entry in decoder.items() if isinstance(decoder, dict) else []:
-        if key.isdecimal() and int(key) not in known and isinstance(entry, dict):
+        if not _TOKEN_ID.fullmatch(key) or not isinstance(entry, dict):
+            raise CheckpointError(f"added_tokens_decoder has {quote(key)}, which is no id of a token", path=path)
+        if int(key) not in known:
             entries.append({**entry, "id": int(key)})
     added: dict[str, dict[str, Any]] = {}
     for entry in entries:
         content = entry.get("content") if isinstance(entry, dict) else None
         if not isinstance(content, str) or not content or type(entry.get("id")) is not int:
-            raise CheckpointError(f"an added token has no text or no id: {entry!r}"[:300], path=path)
+            raise CheckpointError(f"an added token has no text or no id: {quote(entry)}", path=path)
         if content in added:
-            raise CheckpointError(f"the added token {content!r} is there twice", path=path)
+            raise CheckpointError(f"the added token {quote(content)} is there twice", path=path)
         if any(entry.get(flag) for flag in ("single_word", "lstrip", "rstrip")):
             raise CheckpointError(
-                f"the added token {content!r} swallows white space or needs word ends, which llama.cpp cannot do",
+                f"the added token {quote(content)} swallows white space or needs word ends, which llama.cpp cannot do",
                 path=path,
             )
         added[content] = entry
@@ -204,22 +207,22 @@ def _number_tokens(
     def put(token: str, index: Any, kind: TokenType) -> None:
         if type(index) is not int or not 0 <= index < n_vocab:
             raise CheckpointError(
-                f"the token {token!r} has the id {index!r}, but the embedding has {n_vocab:,} rows"[:300], path=path
+                f"the token {quote(token)} has the id {quote(index)}, but the embedding has {n_vocab:,} rows", path=path
             )
         if tokens[index] not in (None, token):
             raise CheckpointError(
-                f"the tokens {tokens[index]!r} and {token!r} have the same id {index}"[:300], path=path
+                f"the tokens {quote(tokens[index])} and {quote(token)} have the same id {index}", path=path
             )
         tokens[index], types[index] = token, kind
 
     for token, index in plain.items():
         if not alphabet.issuperset(token) and token not in added:
-            raise CheckpointError(f"the token {token!r} is not written in the byte-level alphabet"[:300], path=path)
+            raise CheckpointError(f"the token {quote(token)} is not written in the byte-level alphabet", path=path)
         put(token, index, TokenType.NORMAL)
     for token, entry in added.items():
         if plain.get(token, entry["id"]) != entry["id"]:
             raise CheckpointError(
-                f"the token {token!r} has the ids {plain[token]!r} and {entry['id']}"[:300], path=path
+                f"the token {quote(token)} has the ids {quote(plain[token])} and {entry['id']}", path=path
             )
         # Some are control tokens by their form although not marked "special": llama.cpp's conversion takes them so.
         is_control = entry.get("special") or (token.startswith("<|") and token.endswith("|>"))
@@ -230,17 +233,17 @@ def _number_tokens(
 def _read_merges(model: Mapping[str, Any], path: Path) -> list[str]:
     """Merges as `left right`, from either form that tokenizer.json has had: `"left right"` and `["left", "right"]`."""
     merges, vocabulary = model.get("merges"), model["vocab"]
-    if not isinstance(merges, list):
+    if not isinstance(merges, list) or not merges:
         raise CheckpointError("tokenizer.json has no list of merges", path=path)
     result = []
     for number, merge in enumerate(merges):
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
-            raise CheckpointError(f"merge {number} of tokenizer.json is not a pair: {merge!r}"[:300], path=path)
+            raise CheckpointError(f"merge {number} of tokenizer.json is not a pair: {quote(merge)}", path=path)
         left, right = pair
         if left not in vocabulary or right not in vocabulary or left + right not in vocabulary:
             raise CheckpointError(
-                f"merge {number} of tokenizer.json, {left!r} and {right!r}, needs a token that is not there"[:300],
+                f"merge {number} of tokenizer.json, {quote(left)} and {quote(right)}, needs a token that is not there",
                 path=path,
             )
         result.append(f"{left} {right}")
@@ -270,6 +273,13 @@ def _read_chat_template(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> 
         return read_text(path, limit=_TEMPLATE_LIMIT)
     template = settings.get("chat_template", checkpoint.read_optional("chat_template.json").get("chat_template"))
     if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
+        named = (entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default")
+        template = next(named, {}).get("template")
+    if not isinstance(template, str):
+        return None
+    if len(template) > _TEMPLATE_LIMIT:
+        raise CheckpointError(
+            f"the chat template is {len(template):,} characters long, more than {_TEMPLATE_LIMIT:,}",
+            path=checkpoint.folder,
+        )
+    return template

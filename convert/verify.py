@@ -11,6 +11,7 @@ from sqale_edge.errors import ConversionError, ModelError
 from sqale_edge.llama.quantize import UNQUANTIZED
 from sqale_edge.llama.worker import run_in_child
 
+from .foreign import quote
 from .gguf_file import GgufFile
 from .writer import stored_type
 
@@ -82,11 +83,11 @@ def verify_against(path: Path, fields: Sequence[Field], plans: Sequence[TensorPl
             else found == value
         )
         if not is_equal and key not in _CHANGED_BY_QUANTIZER:
-            raise ConversionError(f"{path.name} has {found!r:.100} for {key}, not {value!r:.100}", path=path)
+            raise ConversionError(f"{path.name} has {quote(found)} for {key}, not {quote(value)}", path=path)
     wanted = {plan.name: plan.shape for plan in plans}
     if differing := wanted.keys() ^ file.tensors.keys():
         raise ConversionError(
-            f"{path.name} and the plan differ in {len(differing)} tensors, first {min(differing)!r}", path=path
+            f"{path.name} and the plan differ in {len(differing)} tensors, first {quote(min(differing))}", path=path
         )
     for plan in plans:
         tensor = file.tensors[plan.name]

@@ -15,6 +15,7 @@ import numpy as np
 from sqale_edge.errors import CheckpointError, ConversionError
 
 from .checkpoint import DTYPES
+from .foreign import find_unwritable, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -71,6 +72,16 @@ def write_gguf(
                 file.write(bytes(-file.tell() % ALIGNMENT))
     except OSError as error:
         raise ConversionError(f"{path.name} cannot be written: {error.strerror}", path=path) from error
+
+
+def check_strings(fields: Sequence[Field], path: Path) -> None:
+    """Raise ConversionError where a string of the metadata of `path`'s model would not be read back as it is."""
+    for key, kind, value in fields:
+        if kind not in ("str", "[str]"):
+            continue
+        for text in [value] if kind == "str" else value:
+            if problem := find_unwritable(text):
+                raise ConversionError(f"{quote(text)} for {key} has {problem}", path=path)
 
 
 def stored_type(plan: TensorPlan, file_type: str) -> str:
@@ -148,4 +159,4 @@ def _check_finite(piece: Array, plan: TensorPlan, problem: str) -> None:
     bits = piece.view(f"u{piece.itemsize}")
     mask = _EXPONENTS[piece.dtype]
     if ((bits & mask) == mask).any():
-        raise CheckpointError(f"a weight of {plan.source.name!r} {problem}", path=plan.source.path)
+        raise CheckpointError(f"a weight of {quote(plan.source.name)} {problem}", path=plan.source.path)

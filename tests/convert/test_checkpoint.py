@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 from checkpoints import write_checkpoint
-from sqale_edge.convert import convert_checkpoint
+from sqale_edge.convert import convert_checkpoint, verify_file
+from sqale_edge.convert.provenance import find_provenance
 
 from sqale_edge.errors import CheckpointError, ConversionError
 
@@ -78,6 +79,23 @@ def put(name, content):
     return lambda folder: (folder / name).write_bytes(content)
 
 
+def put_config(**changes):
+    def edit(folder):
+        config = json.loads((folder / "config.json").read_text())
+        config["text_config"] |= changes
+        config |= {name: value for name, value in changes.items() if name in config}
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return edit
+
+
+def nest(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def remove(name):
     return lambda folder: (folder / name).unlink()
 
@@ -112,6 +130,11 @@ def add_tensor(name, shape=(4,), dtype="F32"):
         path.write_bytes(struct.pack("<Q", len(text)) + text + data + bytes(n_bytes))
 
     return edit
+
+
+def make_sparse(path):
+    with path.open("wb") as file:
+        file.truncate(10 << 30)
 
 
 def poison(folder, value):
@@ -221,6 +244,24 @@ HOSTILE = [
     ),
     ("no tokenizer", remove("tokenizer.json"), r"no tokenizer\.json"),
     ("sampling is text", put("generation_config.json", b'{"top_k": "20"}'), "top_k '20'"),
+    (
+        "a header of huge numbers",
+        edit_entry(shape=[int("9" * 4299)] * 1500),
+        "the header of model.safetensors is not valid JSON: a number of 4,299 digits",
+    ),
+    ("numbers beyond any file", edit_entry(shape=[10**60] * 60), "one of them lies"),
+    ("a million dimensions", edit_entry(shape=[1] * 1_000_000), r"has shape \[1, 1, 1, 1, 1, 1, \.\.\.\]"),
+    ("a long name", add_tensor("x" * 1_000_000), r"first 'xxx.*\.\.\..*xxx'"),
+    ("a long type", edit_entry(dtype="x" * 1_000_000), r"unknown type 'xxx"),
+    ("a large header", lambda f: edit_header(f, lambda _: b" " * 17_000_000), "header of 17,000,000 bytes, more than"),
+    ("a header in UTF-16", lambda f: edit_header(f, lambda h: json.dumps(h).encode("utf-16")), "is not UTF-8"),
+    ("a shard with a newline", shard(edit_index(x="a\nb.safetensors")), r"names the shard 'a\\nb\.safetensors'"),
+    ("a listed shard with a newline", shard(edit_index(**{f"{ROOT}norm.weight": "a\nb"})), r"names the shard 'a\\nb'"),
+    ("architecture is a long list", put_config(architectures=[["x" * 10**5] * 10]), "is not supported"),
+    ("layer types nest deeply", put_config(layer_types=nest(500)), "but must have 4 times one of"),
+    ("hidden_act is long", put_config(hidden_act=["x" * 10**6] * 10), "but must have|asks for hidden_act"),
+    ("half a character", put("config.json", b'{"a": "\\ud800"}'), "half a surrogate pair"),
+    ("sampling is huge", put("generation_config.json", b'{"top_k": ' + b"9" * 4000 + b"}"), "a number of 4,000 digits"),
     ("sampling is negative", put("generation_config.json", b'{"temperature": -1}'), "temperature -1"),
 ]
 
@@ -240,14 +281,72 @@ def test_a_hostile_checkpoint_is_one_line_and_nothing_is_written(tmp_path, edit,
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such files on Windows")
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "sqale_agent.py"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "chat_template.jinja",
+        "chat_template.json",
+        "sqale_agent.py",
+    ],
+)
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path, name):
     """A named pipe in the place of a file would block forever."""
     folder = write_checkpoint(tmp_path / "m")
     (folder / name).unlink(missing_ok=True)
+    if name == "chat_template.json":  # it counts where there is no other template
+        put("tokenizer_config.json", b"{}")(folder)
     os.mkfifo(folder / name)
     with pytest.raises(CheckpointError, match="is not a regular file"):
         convert_checkpoint(folder, tmp_path / "m.gguf", "BF16")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such files on Windows")
+@pytest.mark.parametrize("make", [os.mkdir, getattr(os, "mkfifo", None), lambda p: p.symlink_to(p), make_sparse])
+def test_a_download_note_that_is_no_note_does_not_stop_the_conversion(tmp_path, make):
+    """The revision is not known then; a real note names it."""
+    folder = write_checkpoint(tmp_path / "m")
+    note = folder / ".cache" / "huggingface" / "download" / "config.json.metadata"
+    note.parent.mkdir(parents=True)
+    make(note)
+    assert find_provenance(folder).revision is None
+    note.rmdir() if note.is_dir() else note.unlink()
+    note.write_text(f"{'a1' * 20}\n0123\n1700000000.0\n")
+    assert find_provenance(folder).revision == "a1" * 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of any bytes are Linux")
+def test_a_folder_whose_name_is_no_text_gives_the_model_a_name_that_is(tmp_path):
+    """Bytes that are no UTF-8 stand for nothing that a file could hold."""
+    folder = write_checkpoint(tmp_path / os.fsdecode(b"a\xffb"))
+    assert convert_checkpoint(folder, tmp_path, "BF16").name == "a\ufffdb"
+    assert [file.name for file in tmp_path.glob("*.gguf")] == ["a-b-BF16.gguf"]
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
+def test_a_given_name_that_no_file_can_hold_is_an_error(tmp_path, name):
+    """It would be cut, or could not be written."""
+    folder = write_checkpoint(tmp_path / "m")
+    with pytest.raises(ConversionError, match=r"for general\.name has"):
+        convert_checkpoint(folder, tmp_path / "m.gguf", "BF16", name=name)
+    assert [file.name for file in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 5000, "a\0b", "a\nb/c"])
+def test_names_that_no_file_can_have_are_errors(tmp_path, name):
+    """As a source, as a target, as a folder for it, and as a file to verify."""
+    folder = write_checkpoint(tmp_path / "m")
+    for source, target in ((name, "m.gguf"), (folder, f"{name}.gguf"), (folder, f"{name}/m.gguf"), (folder, name)):
+        with pytest.raises(ConversionError) as caught:
+            convert_checkpoint(source, tmp_path / target, "BF16")
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ConversionError, match="cannot be read"):
+        verify_file(tmp_path / f"{name}.gguf")
+    assert [file.name for file in tmp_path.iterdir()] == ["m"]
 
 
 def test_a_source_that_is_no_folder_is_an_error(tmp_path):

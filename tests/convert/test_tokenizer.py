@@ -11,7 +11,7 @@ from sqale_edge.convert import convert_checkpoint
 from sqale_edge.convert.checkpoint import Checkpoint
 from sqale_edge.convert.tokenizer import TokenType, read_vocabulary
 
-from sqale_edge.errors import CheckpointError
+from sqale_edge.errors import CheckpointError, ConversionError
 
 RECORDED = json.loads((Path(__file__).parents[1] / "fixtures" / "convert_tokens.json").read_text(encoding="utf-8"))
 
@@ -156,6 +156,14 @@ BAD_TOKENIZERS = [
     ({"added_tokens": lambda added: [*added, added[0]]}, "is there twice"),
     ({"added_tokens": lambda added: [added[0] | {"lstrip": True}]}, "white space"),
     ({"added_tokens": [{"id": 5, "content": "a"}]}, "has the ids"),
+    ({"added_tokens": [{"id": [5], "content": "a"}]}, "no text or no id"),
+    ({"added_tokens": [{"id": {}, "content": "a"}, {"id": 5}]}, "no text or no id"),
+    ({"model": lambda model: model | {"merges": []}}, "no list of merges"),
+    ({"added_tokens": lambda added: [*added, {"id": 600, "content": "\ud800"}]}, "half a surrogate pair"),
+    ({"added_tokens": lambda added: [*added, {"id": int("9" * 4000), "content": "a"}]}, "a number of 4,000 digits"),
+    ({"normalizer": {"type": ["x" * 10**6]}}, r"the normalizer \[\['x+\.\.\.x+'\]\]"),
+    ({"pre_tokenizer": [{"type": "x"}] * 10**5}, "the pre_tokenizer"),
+    ({"model": lambda model: model | {"merges": [["x" * 10**6, "y"]]}}, "needs a token that is not there"),
 ]
 
 
@@ -163,8 +171,47 @@ BAD_TOKENIZERS = [
 def test_a_tokenizer_that_llama_cpp_would_get_wrong_is_refused(folder, changes, message):
     """Contradictions, and steps that llama.cpp does not do, are errors that name them."""
     change(folder, **changes)
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=message) as caught:
         read(folder)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+# (what tokenizer_config.json has more, a part of the message; None where it does no harm)
+ODD_SETTINGS = [
+    ({"added_tokens_decoder": {"9" * 5000: {"content": "a"}}}, "added_tokens_decoder has '999.*999', which is no id"),
+    ({"added_tokens_decoder": {"\u00b2": {"content": "a"}}}, "added_tokens_decoder has '\u00b2', which is no id"),
+    ({"added_tokens_decoder": {"\u0663": {"content": "a"}}}, "added_tokens_decoder has '\u0663', which is no id"),
+    ({"added_tokens_decoder": {"600": ["a"]}}, "added_tokens_decoder has '600', which is no id"),
+    ({"added_tokens_decoder": {"600": {"content": "a\0b"}}}, r"'a\\x00b' for tokenizer\.ggml\.tokens has a NUL"),
+    ({"chat_template": [{"name": ["default"], "template": "x"}]}, None),
+    ({"chat_template": [{"name": {}, "template": "x"}, {"name": "default", "template": ["y"]}, 7]}, None),
+    ({"chat_template": "a\0b"}, r"'a\\x00b' for tokenizer\.chat_template has a NUL"),
+    ({"chat_template": "\ud800"}, "half a surrogate pair"),
+    ({"chat_template": "x" * (2 << 20)}, "the chat template is 2,097,152 characters long"),
+    ({"eos_token": {"content": ["x"]}, "pad_token": 7, "bos_token": [[]]}, None),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), ODD_SETTINGS, ids=range(len(ODD_SETTINGS)))
+def test_odd_settings_are_errors_or_do_no_harm(folder, tmp_path, changes, message):
+    """Nothing but one line comes out of them, and no string that llama.cpp would cut gets into a file."""
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    if message is None:
+        convert_checkpoint(folder, tmp_path / "m.gguf", "BF16")
+        return
+    with pytest.raises(ConversionError, match=message) as caught:
+        convert_checkpoint(folder, tmp_path / "m.gguf", "BF16")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "m.gguf").exists()
+
+
+def test_a_template_file_with_a_nul_is_an_error(folder, tmp_path):
+    """The end of it would be lost."""
+    (folder / "chat_template.jinja").write_bytes(b"a\0b")
+    with pytest.raises(ConversionError, match=r"for tokenizer\.chat_template has a NUL"):
+        convert_checkpoint(folder, tmp_path / "m.gguf", "BF16")
 
 
 def test_a_missing_tokenizer_is_an_error_with_a_hint(folder):

@@ -219,10 +219,19 @@ BAD_SOURCES = [
     (b"x = " + b"-" * 50_000 + b"1", "cannot be parsed|nested too deeply"),
     (b"x = 'a'\n" + b"x = x + x\n" * 60, "too large or nested"),
     (b"def f(a):\n" + b"    if a: return 'b'\n" * 3000, "too large or nested"),
+    # Each of these took minutes or more.
+    (b"x = 'a'\n" + b"if c: x = f'{x}{x}'\n" * 60, "too large or nested"),
+    (
+        b"x = " + b"[" * 190 + b"g" + b"]" * 190 + (b"\nx = " + b"[" * 190 + b"g" + b"]" * 190) * 600,
+        "too large or nested",
+    ),
+    (b"P = '" + b"a" * 100_000 + b"'\n" + b"x = P.format(1)\n" * 8000, "too large or nested"),
+    (b"P = '" + b"{a}" * 60_000 + b"'\nx = P.replace('{a}', 'b')", "too large or nested"),  # in giving the roles
+    (b"X = 0x" + b"f" * 200_000 + b"\nY = f'{X} words'", "cannot be parsed as Python: Exceeds the limit"),
 ]
 
 
-@pytest.mark.parametrize(("source", "message"), BAD_SOURCES)
+@pytest.mark.parametrize(("source", "message"), BAD_SOURCES, ids=range(len(BAD_SOURCES)))
 def test_a_source_that_cannot_be_read_stops_the_conversion(tmp_path, source, message):
     """Losing the training prompt silently would cost accuracy, so it is an error; it can be left out on purpose."""
     folder = write_checkpoint(tmp_path / "m")
@@ -230,9 +239,73 @@ def test_a_source_that_cannot_be_read_stops_the_conversion(tmp_path, source, mes
     with pytest.raises(CheckpointError, match=message) as caught:
         convert_checkpoint(folder, tmp_path / "m.gguf", "BF16")
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
     assert not (tmp_path / "m.gguf").exists()
     report = convert_checkpoint(folder, tmp_path / "m.gguf", "BF16", training_prompt=False)
     assert report.prompt.texts == {}
+
+
+# Long texts of one kind, for which a pattern could take time in proportion to the square of their length.
+LONG_TEXTS = [
+    "a ",
+    "a",
+    "turn ",
+    "{{",
+    " ",
+    "{question",
+    "tool ",
+    "only sql ",
+    "tool result ",
+    "turns left\\n",
+    "[1 turn ",
+]
+
+
+@pytest.mark.parametrize("part", LONG_TEXTS)
+@pytest.mark.parametrize("name", ["X", "SYSTEM_PROMPT", "USER_PROMPT", "BUDGET", "TOOL_RESULT", "EXPLORATION"])
+def test_a_long_text_takes_no_longer_than_its_length(tmp_path, name, part):
+    """It has a role, or none."""
+    prompt = read(tmp_path, f'{name} = "{part * (250_000 // len(part))}"\n')
+    assert all(len(note) < 400 for note in prompt.notes)
+
+
+def test_a_deep_choice_is_no_matter(tmp_path):
+    """Thousands of conditions one after the other, each of which adds to a text."""
+    prompt = read(tmp_path, "x = 'You have tools. '\n" + "if c: x += 'a'\n" * 1500)
+    assert prompt.missing == ROLE_KEYS
+
+
+# (source, keys that are not there although the source has them, the name in the note)
+UNWRITABLE = [
+    ('SYSTEM_PROMPT = "Use the \\0 tools."', SYSTEM_KEY, "SYSTEM_PROMPT"),
+    ('SYSTEM_PROMPT = "Use the \\ud800 tools."', SYSTEM_KEY, "SYSTEM_PROMPT"),
+    ('USER_TEMPLATE = "{question}\\0"', USER_KEY, "USER_TEMPLATE"),
+    ('TOOL_RESULT = "Tool result\\0:"', RESULT_KEY, "TOOL_RESULT"),
+    ('BUDGET_ONE = "[1 turn left\\0]"', BUDGET_ONE_KEY, "BUDGET_ONE"),
+    ('EXPLORATION_OVER = "Only SQL \\0 now"', LIMIT_KEY, "EXPLORATION_OVER"),
+]
+
+
+@pytest.mark.parametrize(("source", "key", "name"), UNWRITABLE)
+def test_a_text_that_no_file_can_hold_is_left_out_and_reported(tmp_path, source, key, name):
+    """llama.cpp would cut it at a NUL without a word. The list of all texts has it with escapes."""
+    folder = write_checkpoint(tmp_path / "m", agent_source=source)
+    report = convert_checkpoint(folder, tmp_path / "m.gguf", "BF16")
+    assert key in report.prompt.missing
+    assert any(note.startswith(f"{name} is not used") for note in report.notes)
+    fields = GgufFile.read(tmp_path / "m.gguf").fields
+    assert key not in fields
+    assert USER_STYLE_KEY not in fields
+    assert name in json.loads(fields[TEXTS_KEY])
+    assert "\0" not in fields[TEXTS_KEY]
+
+
+def test_names_of_texts_are_short_and_printable(tmp_path):
+    """Keys of a dictionary are part of a name, and reports show names."""
+    prompt = read(tmp_path, 'SYSTEM = {"\\n\\x1b[31m\\ud800": "Use the tools.", "%s": "Use a tool."}' % ("k" * 100_000))
+    names = json.loads(prompt.texts[TEXTS_KEY])
+    assert len(names) == 2
+    assert all(name.isprintable() and len(name) < 400 for name in names)
 
 
 def test_the_texts_reach_the_file(tmp_path):
