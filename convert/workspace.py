@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -26,9 +27,10 @@ if sys.platform == "win32":
     import msvcrt
 
     def _try_lock(file: IO[bytes]) -> bool:
+        """Whether nobody else holds it. Raises OSError where the file system has no locks."""
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
+        except PermissionError:
             return False
         return True
 
@@ -36,9 +38,10 @@ else:
     import fcntl
 
     def _try_lock(file: IO[bytes]) -> bool:
+        """Whether nobody else holds it. Raises OSError where the file system has no locks."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             return False
         return True
 
@@ -54,11 +57,7 @@ def open_workspace(folder: Path) -> Iterator[Path]:
     try:
         workspace, lock = _make_workspace(folder)
     except OSError as error:
-        raise ConversionError(
-            f"{str(folder)!r} cannot be written to: {error.strerror}",
-            path=folder,
-            hint="choose another place for the output",
-        ) from error
+        raise _unusable(folder, error) from error
     try:
         with lock:
             yield workspace
@@ -66,15 +65,34 @@ def open_workspace(folder: Path) -> Iterator[Path]:
         _remove(workspace)
 
 
+def _unusable(folder: Path, error: OSError) -> ConversionError:
+    return ConversionError(
+        f"{str(folder)!r} cannot be written to: {error.strerror}",
+        path=folder,
+        hint="choose another place for the output",
+    )
+
+
 def _make_workspace(folder: Path) -> tuple[Path, IO[bytes]]:
     """A new folder and its lock, held. Until it is held, another process may take the folder for a stale one."""
     while True:
         workspace = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder))
-        with contextlib.suppress(FileNotFoundError, FileExistsError):
-            lock = (workspace / _LOCK_NAME).open("xb")
-            if _try_lock(lock) and _is_still(lock, workspace / _LOCK_NAME):
-                return workspace, lock
-            lock.close()
+        try:
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                lock = (workspace / _LOCK_NAME).open("xb")
+                if _is_ours(lock, workspace / _LOCK_NAME):
+                    return workspace, lock
+                lock.close()
+        except BaseException:
+            _remove(workspace)
+            raise
+
+
+def _is_ours(lock: IO[bytes], path: Path) -> bool:
+    try:
+        return _try_lock(lock) and _is_still(lock, path)
+    except OSError:  # without locks nobody takes a folder for stale
+        return True
 
 
 def _is_still(file: IO[bytes], path: Path) -> bool:
@@ -94,11 +112,11 @@ def _remove(workspace: Path) -> None:
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove what killed conversions left in `folder`; those that are running are left alone."""
+    """Remove what killed conversions left in `folder`; those that are running are left alone, and so are links."""
     for workspace in folder.glob(f"{PREFIX}*/"):
         # The lock is made where it is missing: the process was killed while it made or removed the folder.
-        with contextlib.suppress(OSError), (workspace / _LOCK_NAME).open("ab") as lock:
-            if not _try_lock(lock):
+        with contextlib.suppress(OSError), open(workspace / _LOCK_NAME, "ab", opener=_open_itself) as lock:
+            if workspace.is_symlink() or not stat.S_ISREG(os.fstat(lock.fileno()).st_mode) or not _try_lock(lock):
                 continue
             shutil.rmtree(workspace, ignore_errors=True)
             if sys.platform == "win32":  # an open file cannot be removed there
@@ -106,10 +124,19 @@ def remove_stale(folder: Path) -> None:
                 shutil.rmtree(workspace, ignore_errors=True)
 
 
+def _open_itself(name: str, flags: int) -> int:
+    """Not what a link points to, and without waiting for the other end of a pipe."""
+    return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o600)
+
+
 def check_disk_space(folder: Path, parts: Iterable[tuple[str, int]]) -> None:
     """Raise ConversionError unless `folder`'s disk has room for all `parts` (name and bytes each) at the same time."""
     parts = list(parts)
-    needed, free = sum(n_bytes for _, n_bytes in parts), shutil.disk_usage(folder).free
+    needed = sum(n_bytes for _, n_bytes in parts)
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise _unusable(folder, error) from error
     if needed > free:
         details = ", ".join(f"{name} {n_bytes / 1e9:.2f} GB" for name, n_bytes in parts)
         raise ConversionError(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import click
 from click.core import ParameterSource
@@ -180,7 +181,8 @@ def _describe_file(path: str, verification: Verification) -> str:
 class _Steps:
     """A progress bar with rate and remaining time for each step; nothing where stderr is no terminal.
 
-    A request to end takes effect at the next step forward: cleaning up is not interrupted by it.
+    A request to end takes effect at the next step forward, and a second Ctrl-C at once. Cleaning up is interrupted by
+    neither; a third Ctrl-C ends the process, whatever that leaves.
     """
 
     def __init__(self, console: Console) -> None:
@@ -188,7 +190,7 @@ class _Steps:
         columns = (name, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         self._bars = Bars(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._tasks: dict[tuple[str, str], TaskID] = {}
-        self._is_ended = False
+        self._is_ended = self._is_cleaning = False
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -200,11 +202,25 @@ class _Steps:
     def end(self) -> None:
         """Stop at the next step forward."""
         self._is_ended = True
+        last_resort = signal.getsignal(signal.SIGINT)
+        if last_resort is signal.SIG_IGN:
+            return
+
+        def end_now(*_: object) -> None:
+            signal.signal(signal.SIGINT, last_resort)
+            if not self._is_cleaning:
+                self._stop()
+
+        signal.signal(signal.SIGINT, end_now)
+
+    def _stop(self) -> NoReturn:
+        self._is_cleaning = True
+        raise KeyboardInterrupt
 
     def show(self, progress: Progress) -> None:
         """Take note of a step forward. Raises KeyboardInterrupt when the process is to end."""
         if self._is_ended:
-            raise KeyboardInterrupt
+            self._stop()
         key = (progress.step, progress.file)
         if key not in self._tasks:
             self._tasks[key] = self._bars.add_task(

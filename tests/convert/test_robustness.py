@@ -133,29 +133,62 @@ def start_conversion(checkpoint, target):
     return subprocess.Popen([*command, "-q", "Q4_K_M", "--overwrite"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.fixture
+def _hears_all():
+    """Children hear these signals even where the tests run in the background, with some of them ignored."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+if sys.platform == "win32":
+    ENDS = []
+else:
+    ENDS = [[signal.SIGKILL], [signal.SIGTERM], [signal.SIGHUP], [signal.SIGHUP] * 3, [signal.SIGINT]]
+    ENDS += [[signal.SIGINT] * 2, [signal.SIGTERM, signal.SIGINT]]
+
+
+@pytest.mark.usefixtures("_hears_all")
+@pytest.mark.parametrize("how", ENDS, ids=lambda how: "-".join(number.name for number in how))
 def test_a_conversion_that_is_ended_at_any_instant_leaves_nothing(whole, tmp_path, how):
     """The target is absent or whole. Signals leave nothing else; what a kill leaves, the next conversion removes."""
-    rng, target = random.Random(int(how)), tmp_path / "m.gguf"
+    rng, target = random.Random(int(how[0])), tmp_path / "m.gguf"
     started = time.perf_counter()
     assert start_conversion(whole, target).communicate()[1].decode().count("verified") == 1
     usual_s = time.perf_counter() - started
-    for _ in range(8):
+    for _ in range(8 if len(how) == 1 else 4):
         target.unlink(missing_ok=True)
         process = start_conversion(whole, target)
         time.sleep(rng.uniform(0.2, 1.0) * usual_s)
-        process.send_signal(how)
+        for number in how:
+            process.send_signal(number)
+            time.sleep(rng.uniform(0, 0.05))
         process.communicate()
         left = {file.name for file in tmp_path.iterdir()}
         if target.name in left:
             verify_file(target)
-        if how == signal.SIGKILL:
+        if how == [signal.SIGKILL]:
             assert all(name == target.name or name.startswith(PREFIX) for name in left)
         else:
             assert left <= {target.name}
     convert_checkpoint(whole, target, "Q4_K_M", overwrite=True)
     assert [file.name for file in tmp_path.iterdir()] == [target.name]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links and pipes are POSIX")
+def test_links_and_pipes_with_the_name_of_a_workspace_do_no_harm(tmp_path):
+    """What lies in a shared folder may be a trap: nothing is waited for, made or removed behind a link."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (tmp_path / f"{PREFIX}link").symlink_to(precious)
+    for name, make in (("pipe", os.mkfifo), ("elsewhere", lambda path: path.symlink_to(precious / "made"))):
+        (tmp_path / f"{PREFIX}{name}").mkdir()
+        make(tmp_path / f"{PREFIX}{name}" / "lock")
+    remove_stale(tmp_path)
+    assert not (precious / "made").exists()
+    assert precious.is_dir()
 
 
 def test_workspaces_of_running_conversions_are_left_alone(tmp_path):
@@ -269,6 +302,61 @@ def test_a_file_that_cannot_grow_is_an_error_and_leaves_nothing(whole, tmp_path,
     assert result.stderr.startswith("Error: ")
     assert result.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def convert_in_mount(checkpoint, folder, mount, *arguments):
+    """Exit code, stderr and all files after a conversion in a folder that `mount` has been done to."""
+    script = (
+        f'cd "$2" && {mount} && cd "$2" || exit 99; '
+        '"$0" -P -c "$3" convert "$1" -q BF16 -o "$4"; code=$?; ls -A; exit $code'
+    )
+    main = "from sqale_edge.cli import main; main()"
+    command = [*MOUNT, "sh", "-c", script, sys.executable, checkpoint, folder, main, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode == 99 or result.stderr.startswith("unshare"):
+        pytest.skip(f"nothing can be mounted here: {result.stderr}")
+    return result.returncode, result.stderr, result.stdout.split()
+
+
+# (what is mounted on the folder, the target, the message)
+BAD_PLACES = [
+    ("mount -t tmpfs -o ro tmpfs .", "m.gguf", "Error: '.' cannot be written to: Read-only file system."),
+    ("mount -t tmpfs -o ro tmpfs .", "new/", "Error: the folder 'new' cannot be made: Read-only file system."),
+    ("mount -t tmpfs -o nr_inodes=1 tmpfs .", "m.gguf", "Error: '.' cannot be written to: No space left on device."),
+    ("mount -t tmpfs -o nr_inodes=2 tmpfs .", "m.gguf", "Error: '.' cannot be written to: No space left on device."),
+    ("mount -t tmpfs -o nr_inodes=3 tmpfs .", "m.gguf", "Error: m.gguf cannot be written: No space left on device."),
+    ("mount -t tmpfs -o nr_inodes=2 tmpfs .", "new/", "Error: 'new' cannot be written to: No space left on device."),
+]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mounts file systems")
+@pytest.mark.parametrize(("mount", "target", "message"), BAD_PLACES)
+def test_a_place_that_cannot_take_files_is_one_line_and_nothing_is_left(whole, tmp_path, mount, target, message):
+    """Read-only, or without room for a folder, for the lock in it, or for the file."""
+    code, err, files = convert_in_mount(whole, tmp_path, mount, target)
+    assert (code, files, err.count("\n")) == (1, [], 1), err
+    assert err.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("missing/m.gguf", "the output's folder '.*missing' does not exist"),
+        ("missing/more/", "the output's folder '.*missing' does not exist"),
+        ("file/m.gguf", "the output's folder '.*file' is not a folder"),
+        ("folder.gguf", "'.*m-BF16.gguf' is a folder"),
+    ],
+)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_target_in_the_wrong_place_is_one_line_and_nothing_is_made(whole, tmp_path, target, message, overwrite):
+    """A missing parent, a file in its place, a folder in the place of the file."""
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "folder.gguf" / "m-BF16.gguf").mkdir(parents=True)
+    with pytest.raises(ConversionError, match=message) as caught:
+        convert_checkpoint(whole, tmp_path / target, "BF16", overwrite=overwrite)
+    assert "\n" not in str(caught.value)
+    assert sorted(file.name for file in tmp_path.rglob("*")) == ["file", "folder.gguf", "m-BF16.gguf"]
+    assert (tmp_path / "file").read_text() == "precious"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux")
