@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from sqale_edge.errors import DatabaseOpenError
 from sqale_edge.private_files import PrivateDirectory
 from sqale_edge.sql_text import quote_name
-from sqale_edge.sqlite_files import MAGIC
+from sqale_edge.sqlite_files import is_sqlite_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -76,8 +76,7 @@ def is_importable(path: Path) -> bool:
     if _suffix(path) not in _SUFFIXES:
         return False
     try:
-        with path.open("rb") as file:
-            return file.read(len(MAGIC)) != MAGIC
+        return not is_sqlite_file(path)
     except (OSError, ValueError):
         return True  # the import says what is wrong
 

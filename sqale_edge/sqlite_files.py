@@ -11,8 +11,9 @@ reading is chosen:
 | WAL mode, a `-wal` without a `-shm` (a copied or crashed database) | a private copy of both |
 | a journal that a crashed program left | a private copy of both, rolled back |
 
-The files are not opened except through SQLite while it could hold locks on them: closing a file drops the locks that
-the same process has on it (POSIX), also those of a program that embeds this package.
+A database is opened through SQLite, which knows about the locks of its other connections; where its bytes are needed,
+the descriptor stays open: closing one drops the locks that the same process has on the file (POSIX), also those of a
+program that embeds this package.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import os
 import shutil
 import sqlite3
 import stat
+import threading
 import time
 import urllib.parse
 from pathlib import Path
@@ -33,13 +35,15 @@ from sqale_edge.private_files import PrivateDirectory
 from sqale_edge.sql_text import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import PurePath
+    from typing import IO
 
 BUSY_TIMEOUT_S = 2.0
 _ATTEMPTS = 50
 _SECONDS_BETWEEN = 0.02
 
-MAGIC = b"SQLite format 3\0"
+_MAGIC = b"SQLite format 3\0"
 
 # UnicodeError: Python cannot decode SQLite's own message, which quotes the file.
 _ERRORS = (sqlite3.Error, UnicodeError)
@@ -170,6 +174,14 @@ def _is_wal(path: Path) -> bool:
     return False
 
 
+def is_sqlite_file(path: Path) -> bool:
+    """A regular file that begins as a SQLite database does, also one that is in use, damaged or of a newer format."""
+    if not path.is_file():
+        return False
+    with _open_bytes(path) as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
 def _signature(path: Path) -> Signature:
     real = path.resolve()
     return tuple(_file_signature(Path(f"{real}{suffix}")) for suffix in _PARTS)
@@ -215,13 +227,44 @@ def _copy(path: Path, signature: Signature, target: Path) -> bool:
     """Copy the parts that there are, and say whether the copies are whole and nothing has changed."""
     try:
         for suffix, part in zip(_PARTS, signature, strict=True):
-            if part:
+            if part and suffix:
                 shutil.copyfile(f"{path.resolve()}{suffix}", f"{target}{suffix}")
+            elif part:
+                with _open_bytes(path) as source, target.open("wb") as copy:
+                    shutil.copyfileobj(source, copy)
     except FileNotFoundError:
         return False
     sizes = [part and part[2] for part in signature]
     copied = [part and part[2] for part in _signature(target)]
     return copied == sizes and _signature(path) == signature
+
+
+_KEPT: list[int] = []
+_ONE_READER = threading.Lock()
+
+
+@contextlib.contextmanager
+def _open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """`path`, past SQLite. On POSIX the descriptor of a database stays open until this process ends, one for each."""
+    if os.name != "posix":
+        with path.open("rb") as file:
+            yield file
+        return
+    with _ONE_READER:
+        descriptor = next((kept for kept in _KEPT if os.path.samestat(os.fstat(kept), path.stat())), -1)
+        if descriptor < 0:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            _KEPT.append(descriptor)
+        with open(descriptor, "rb", closefd=False) as file:  # noqa: PTH123 - a descriptor, not a path
+            file.seek(0)
+            is_database = file.read(len(_MAGIC)) == _MAGIC
+            file.seek(0)
+            try:
+                yield file
+            finally:
+                if not is_database:
+                    _KEPT.remove(descriptor)
+                    os.close(descriptor)
 
 
 def _check_file(path: Path) -> None:
@@ -256,7 +299,7 @@ def _open_error(path: Path, error: Exception) -> DatabaseOpenError:
         fault = f"has a schema that SQLite {sqlite3.sqlite_version} cannot read: {detail}"
         hint = "it is damaged, or needs a Python with a newer SQLite"
     elif code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "unsupported file format" in str(error):
-        with path.open("rb") as file:
+        with _open_bytes(path) as file:
             fault, hint = _content_fault(file.read(4096), path.stat().st_size)
     else:
         fault, hint = f"cannot be read: {error}", ""
@@ -265,7 +308,7 @@ def _open_error(path: Path, error: Exception) -> DatabaseOpenError:
 
 def _content_fault(head: bytes, size: int) -> tuple[str, str]:
     """What is the matter with a file that begins with `head`, and what to do."""
-    if not head.startswith(MAGIC):
+    if not head.startswith(_MAGIC):
         return f"is {_describe(head, size)}", _FOREIGN_HINT
     schema_format = int.from_bytes(head[44:48], "big")
     if max(head[18:20]) > 2 or schema_format > 4:

@@ -516,3 +516,62 @@ def test_only_abandoned_folders_are_removed(tmp_path):
     gone = {".sqale-edge-private-empty", ".sqale-edge-private-abandoned"}
     assert {folder.name for folder in tmp_path.iterdir()} == set(folders) - gone
     assert [entry.name for entry in folders[".sqale-edge-private-of a user?#%"].iterdir()] == ["thesis.txt"]
+
+
+HOLDER = """
+import contextlib, sqlite3, subprocess, sys
+from sqale_edge.database import Database
+from sqale_edge.errors import DatabaseOpenError
+
+path, change, begin = sys.argv[1:]
+LOCKED = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB, 512, 0x40000000)"
+
+
+def is_locked():
+    command = [sys.executable, "-c", LOCKED, path]
+    return subprocess.run(command, stderr=subprocess.DEVNULL).returncode != 0
+
+
+holder = sqlite3.connect(path, isolation_level=None)
+holder.execute("CREATE TABLE t(a)")
+holder.execute("INSERT INTO t VALUES (1)")
+if change == "WAL":
+    holder.execute("PRAGMA journal_mode=wal")
+for statement in begin.split(";"):
+    holder.execute(statement).fetchall()
+if change not in ("", "WAL"):
+    subprocess.run([sys.executable, "-c", change, path])
+before = is_locked()
+for _ in range(3):
+    with contextlib.suppress(DatabaseOpenError), Database.open(path) as database:
+        database.query("SELECT a FROM t", max_rows=9)
+print(before, is_locked())
+"""
+CUT = "import os, sys; os.truncate(sys.argv[1], 4096)"
+NEWER = "import sys; file = open(sys.argv[1], 'r+b'); file.seek(18); file.write(bytes([3, 3]))"
+CRASH = (
+    "import os, sqlite3, sys; connection = sqlite3.connect(sys.argv[1], isolation_level=None); "
+    "connection.execute('BEGIN'); connection.execute('UPDATE t SET a = 7'); os._exit(1)"
+)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX drops the locks of a process when it closes a file")
+@pytest.mark.parametrize("name", ["app.csv", "app.sqlite"])
+@pytest.mark.parametrize(
+    ("change", "begin"),
+    [
+        ("", "BEGIN IMMEDIATE"),
+        ("", "BEGIN EXCLUSIVE"),
+        ("", "BEGIN; SELECT a FROM t"),
+        ("WAL", "PRAGMA locking_mode=exclusive; SELECT a FROM t"),
+        (CUT, "BEGIN IMMEDIATE"),
+        (NEWER, "BEGIN IMMEDIATE"),
+        (CRASH, "BEGIN; SELECT a FROM t"),
+    ],
+    ids=["writing", "exclusive", "reading", "WAL", "truncated", "newer", "crashed"],
+)
+def test_locks_of_the_same_process_are_kept(tmp_path, name, change, begin):
+    """A program that embeds this package keeps its locks on a database, whatever that is called and however it is."""
+    command = [sys.executable, "-P", "-c", HOLDER, tmp_path / name, change, begin]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stdout == "True True\n", found.stderr
