@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from sqale_edge.episode import Cell, Row
+    from sqale_edge.private_files import PrivateDirectory
     from sqale_edge.sqlite_files import OpenFile
 
 T = TypeVar("T")
@@ -75,9 +76,12 @@ class Database:
         path: The file that was opened; of several, the first.
     """
 
-    def __init__(self, path: Path, file: OpenFile, notes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, path: Path, file: OpenFile, notes: tuple[str, ...] = (), directory: PrivateDirectory | None = None
+    ) -> None:
         self.path = path
         self._file = file
+        self._directory = directory  # of imported tables
         self._notes = notes
         self._guard = Guard()
         self._lock = threading.RLock()
@@ -100,7 +104,7 @@ class Database:
         remove_abandoned()
         if paths and all(is_importable(path) for path in paths):
             directory, imported, notes = import_files(paths)
-            return cls(paths[0], open_file(imported, directory), notes)
+            return cls(paths[0], open_file(imported), notes, directory)
         if len(paths) != 1:
             names = ", ".join(repr(str(path)) for path in paths) or "no file"
             hint = "several CSV, TSV, JSON and JSON lines files can be read together; of SQLite files one at a time"
@@ -125,6 +129,8 @@ class Database:
         with self._lock:
             self._is_closed = True
             self._file.close()
+            if self._directory:
+                self._directory.remove()
 
     def __enter__(self) -> Self:
         return self
@@ -202,6 +208,11 @@ class Database:
                 renewed = open_file(self._file.path)
             except FileBusyError as error:
                 raise QueryError(_BUSY, path=self.path) from error
+            except DatabaseOpenError as error:
+                if not self._directory:
+                    raise
+                hint = f"the tables imported from {self.path.name} are gone: open it again"
+                raise DatabaseOpenError(str(error), path=self.path, hint=hint) from error
             self._file.close()
             self._file = renewed
             self._is_released = self._is_attached = False

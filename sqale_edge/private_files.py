@@ -1,6 +1,7 @@
 """Directories for files of this process alone: copies and imported tables.
 
-A directory is removed when its owner lets go of it, at the latest when Python ends. After a crash it stays, and the
+A directory is removed when its owner lets go of it, at the latest when Python ends; never by a forked child, to which
+it does not belong. After a crash it stays, and the
 first start that finds it older than a minute removes it: each holds a file that its owner keeps locked, and a
 directory whose file can be locked has no owner. A directory without that file is somebody else's.
 """
@@ -31,7 +32,7 @@ class PrivateDirectory:
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
         owner = sqlite3.connect(self.path / _OWNER, isolation_level=None, check_same_thread=False)
         owner.execute("BEGIN EXCLUSIVE")
-        self._finalizer = weakref.finalize(self, _remove, self.path, owner)
+        self._finalizer = weakref.finalize(self, _remove, self.path, owner, os.getpid())
 
     def remove(self) -> None:
         """Delete it and everything in it; a second time does nothing."""
@@ -60,6 +61,7 @@ def _remove_unlocked(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _remove(path: Path, owner: sqlite3.Connection) -> None:
-    owner.close()
-    shutil.rmtree(path, ignore_errors=True)
+def _remove(path: Path, owner: sqlite3.Connection, pid: int) -> None:
+    if os.getpid() == pid:
+        owner.close()
+        shutil.rmtree(path, ignore_errors=True)

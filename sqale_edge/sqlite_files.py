@@ -66,6 +66,8 @@ class OpenFile:
         is_locked: SQLite's locks keep a reader from seeing half of a change.
         is_shared: As long as it is open, the other program cannot fold its `-wal` into the database when it ends.
         note: What the person should know about the way of reading; mostly empty.
+        directory: Holds the private copy that is read instead; removed with it.
+        pid: The process that opened it. SQLite's connections do not survive a fork.
     """
 
     path: Path
@@ -75,10 +77,11 @@ class OpenFile:
     is_shared: bool = False
     note: str = ""
     directory: PrivateDirectory | None = None
+    pid: int = dataclasses.field(default_factory=os.getpid)
 
     def has_changed(self) -> bool:
-        """The file, its `-wal` or its `-journal` is not what it was when it was opened."""
-        return _signature(self.path) != self.signature
+        """The file, its `-wal` or its `-journal` is not what it was when it was opened, or this is a forked process."""
+        return _signature(self.path) != self.signature or self.pid != os.getpid()
 
     def close(self) -> None:
         """Close the connection, and delete what was private."""
@@ -87,8 +90,8 @@ class OpenFile:
             self.directory.remove()
 
 
-def open_file(path: Path, directory: PrivateDirectory | None = None) -> OpenFile:
-    """The SQLite file `path`, read-only. `directory` is removed when it is closed.
+def open_file(path: Path) -> OpenFile:
+    """The SQLite file `path`, read-only.
 
     Raises:
         FileBusyError: Another program has locked it, or changes it all the time.
@@ -99,7 +102,7 @@ def open_file(path: Path, directory: PrivateDirectory | None = None) -> OpenFile
     for _ in range(_ATTEMPTS):
         signature = _signature(absolute)
         try:
-            return _open_in_place(absolute, signature, directory)
+            return _open_in_place(absolute, signature)
         except _ERRORS as error:
             if error_code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
                 raise _open_error(path, error) from error
@@ -111,10 +114,10 @@ def open_file(path: Path, directory: PrivateDirectory | None = None) -> OpenFile
     )
 
 
-def _open_in_place(path: Path, signature: Signature, directory: PrivateDirectory | None) -> OpenFile:
+def _open_in_place(path: Path, signature: Signature) -> OpenFile:
     real = path.resolve()  # SQLite looks for the -wal beside the real file, too
     if not _is_wal(real):
-        return OpenFile(path, _connect_and_read(real), signature, directory=directory)
+        return OpenFile(path, _connect_and_read(real), signature)
     if not signature[1] or signature[1][2] == 0:
         return OpenFile(path, _connect_and_read(real, immutable=1), signature, is_locked=False)
     return OpenFile(path, _connect_and_read(real), signature, is_shared=True)
@@ -255,7 +258,7 @@ def _open_bytes(path: Path) -> Iterator[IO[bytes]]:
         if descriptor < 0:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             _KEPT.append(descriptor)
-        with open(descriptor, "rb", closefd=False) as file:  # noqa: PTH123 - a descriptor, not a path
+        with open(descriptor, "rb", closefd=False) as file:
             file.seek(0)
             is_database = file.read(len(_MAGIC)) == _MAGIC
             file.seek(0)

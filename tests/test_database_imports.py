@@ -4,6 +4,11 @@ import codecs
 import csv
 import gzip
 import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -221,8 +226,6 @@ def test_several_files(write, tmp_path):
 
 def test_sqlite_file_with_another_name(tmp_path):
     """A SQLite database is one whatever it is called."""
-    import sqlite3
-
     connection = sqlite3.connect(tmp_path / "t.csv")
     connection.execute("CREATE TABLE inside(a)")
     connection.close()
@@ -292,3 +295,63 @@ def test_private_database_is_removed(write):
         assert directory.stat().st_mode & 0o077 == 0 or directory.drive
     assert not directory.exists()
     assert path.read_text() == "a\n1\n"
+
+
+def private_folders():
+    """The private folders that there are."""
+    return set(Path(tempfile.gettempdir()).glob(".sqale-edge-private-*"))
+
+
+def test_touched_private_database(write):
+    """A program that touches every file in the temporary folder costs no statement."""
+    before = private_folders()
+    with Database.open(write("t.csv", "a\n1\n")) as database:
+        (directory,) = private_folders() - before
+        for moment in (1, 2, 3):
+            os.utime(directory / "tables.sqlite", (moment, moment))
+            assert database.query("SELECT a FROM t", max_rows=9).rows == ((1,),)
+    assert not directory.exists()
+
+
+def test_deleted_private_database(write):
+    """A private folder that somebody deletes is an error that says so, and the database can be closed."""
+    before = private_folders()
+    with Database.open(write("t.csv", "a\n1\n")) as database:
+        (directory,) = private_folders() - before
+        shutil.rmtree(directory)
+        for _ in range(2):
+            with pytest.raises(DatabaseOpenError, match=r"there is no file .*tables\.sqlite") as caught:
+                database.query("SELECT a FROM t", max_rows=9)
+            assert "t.csv" in caught.value.hint
+
+
+FORKED = """
+import os, sys, warnings
+from sqale_edge.database import Database
+warnings.simplefilter("ignore")
+database = Database.open(sys.argv[1])
+if os.fork() == 0:
+    print(database.query("SELECT a FROM t", max_rows=9).rows, flush=True)
+    sys.exit()
+os.wait()
+print(database.query("SELECT a FROM t", max_rows=9).rows)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked on Windows")
+@pytest.mark.parametrize("name", ["t.csv", "t.sqlite"])
+def test_forked_process(write, tmp_path, name):
+    """A forked child can read, and neither its reading nor its end takes the private database from its parent."""
+    path = write("t.csv", "a\n1\n")
+    if name == "t.sqlite":
+        path = tmp_path / name
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.executescript("PRAGMA journal_mode=wal; CREATE TABLE t(a); INSERT INTO t VALUES (1)")
+        shutil.copy(path, tmp_path / "copy.sqlite")
+        shutil.copy(f"{path}-wal", tmp_path / "copy.sqlite-wal")
+        connection.close()
+        path = tmp_path / "copy.sqlite"
+    before = private_folders()
+    found = subprocess.run([sys.executable, "-P", "-c", FORKED, path], capture_output=True, text=True, check=True)
+    assert found.stdout == "((1,),)\n((1,),)\n", found.stderr
+    assert private_folders() == before
