@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 from sqale_edge.errors import DatabaseOpenError, QueryError
 from sqale_edge.imports import import_files, is_importable
 from sqale_edge.private_files import remove_abandoned
+from sqale_edge.row_budget import ROW_BYTES, STORED_VALUE_BYTES, VALUE_BYTES, Plan, read_plan
 from sqale_edge.sql_text import bare_statement, n_with_copies
 from sqale_edge.sqlite_files import FileBusyError, error_code, open_file
-from sqale_edge.sqlite_guard import STORED_VALUE_BYTES, VALUE_BYTES, Guard, touch_virtual_tables
+from sqale_edge.sqlite_guard import Guard, touch_virtual_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,7 @@ T = TypeVar("T")
 _OWN_TIMEOUT_S = 30.0
 _MEBIBYTE = 1 << 20
 _MAX_RUNS = 5
+_EXPLAIN = re.compile(r"explain\b", re.IGNORECASE)
 _MAX_WITH_COPIES = 10_000  # SQLite makes them while it compiles, where it is not to be stopped before version 3.41
 
 
@@ -246,14 +248,27 @@ class Database:
 
     def _run(self, statement: str, limits: _Limits) -> Table:
         """The statement's table; a value may be long only where the statement cannot have made it."""
+        connection = self._file.connection
+        with self._guard.enforced(connection, STORED_VALUE_BYTES):
+            plan = Plan() if _EXPLAIN.match(statement) else read_plan(connection, statement, self._guard.check)
+        value_bytes = plan.value_bytes(VALUE_BYTES)
         try:
-            with self._guard.enforced(self._file.connection, VALUE_BYTES):
+            with self._guard.enforced(connection, value_bytes):
                 return self._fetch(statement, limits)
         except sqlite3.DataError as error:
-            if error_code(error) != sqlite3.SQLITE_TOOBIG or self._guard.is_growing:
+            if error_code(error) != sqlite3.SQLITE_TOOBIG:
                 raise
-        with self._guard.enforced(self._file.connection, STORED_VALUE_BYTES):
-            return self._fetch(statement, limits)
+            if value_bytes < VALUE_BYTES:
+                raise QueryError(_ROW_TOO_LONG, path=self.path) from error
+            if self._guard.is_recursive or not plan.is_linear:
+                raise
+        try:
+            with self._guard.enforced(connection, plan.value_bytes(STORED_VALUE_BYTES), is_long=True):
+                return self._fetch(statement, limits)
+        except sqlite3.DataError as error:
+            if error_code(error) != sqlite3.SQLITE_TOOBIG:
+                raise
+            raise QueryError(_ROW_TOO_LONG, path=self.path) from error
 
     def _fetch(self, statement: str, limits: _Limits) -> Table:
         with contextlib.closing(self._file.connection.execute(statement)) as cursor:
@@ -328,6 +343,10 @@ def _cut(row: Row, max_cell_bytes: int) -> tuple[Row, int, bool]:
     return row, n_bytes, is_cut
 
 
+_ROW_TOO_LONG = (
+    f"a value is too long: one may have {STORED_VALUE_BYTES // _MEBIBYTE} MiB, and all of a row together "
+    f"{ROW_BYTES // _MEBIBYTE} MiB. Select fewer columns, or length() or substr() of the long one"
+)
 _BUSY = "another program is writing to the database. Try again"
 _BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _FAILURES = {

@@ -13,6 +13,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING
 
+from sqale_edge.row_budget import STORED_VALUE_BYTES
 from sqale_edge.sql_text import quote_name
 
 if TYPE_CHECKING:
@@ -63,36 +64,9 @@ _MODULE_FUNCTIONS = frozenset(
     }
 )
 
-# These can make a long value of short ones, or need quadratic time for long ones; a call of one cannot be interrupted.
-_GROWING_FUNCTIONS = frozenset(
-    {
-        "char",
-        "concat",
-        "concat_ws",
-        "format",
-        "group_concat",
-        "hex",
-        "instr",
-        "ltrim",
-        "printf",
-        "quote",
-        "randomblob",
-        "replace",
-        "rtrim",
-        "string_agg",
-        "trim",
-        "zeroblob",
-    }
-)
-
 ONLY_READING = "only reading is allowed. Write one SELECT statement"
 
-VALUE_BYTES = 1 << 20
-"""How long a value may be while a statement computes it."""
-
-STORED_VALUE_BYTES = 64 << 20
-"""How long a value may be that is only read."""
-
+_LIKE_PATTERN_BYTES = 1_000
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: STORED_VALUE_BYTES,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 1_000_000,
@@ -101,7 +75,7 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_VDBE_OP: 1_000_000,
     sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 127,
     sqlite3.SQLITE_LIMIT_ATTACHED: 0,
-    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1_000,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: _LIKE_PATTERN_BYTES,
     sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER: 1_000,
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 10,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
@@ -118,18 +92,22 @@ _SETUP = (
 # Measured in a loop that does nothing else: 1,000 cost 3 % of the time, 200 cost 12 %.
 _STEPS_BETWEEN_CHECKS = 500
 
+# For statements that read values of more than a mebibyte.
+_LONG_LIKE_PATTERN_BYTES = 50
+_LONG_STEPS_BETWEEN_CHECKS = 1
+
 
 class Guard:
     """The authorizer and the clock of the connection that it is attached to.
 
     Attributes:
         refusal: Why the authorizer refused the last statement; empty if it did not.
-        is_growing: The last statement could make a large value itself: it used recursion or a growing function.
+        is_recursive: The last statement used recursion.
     """
 
     def __init__(self) -> None:
         self.refusal = ""
-        self.is_growing = False
+        self.is_recursive = False
         self._is_interrupted = False
         self._should_stop: Callable[[], bool] | None = None
         self._is_enforcing = False
@@ -162,16 +140,25 @@ class Guard:
             self._deadline = float("inf")
 
     @contextlib.contextmanager
-    def enforced(self, connection: sqlite3.Connection, value_bytes: int) -> Iterator[None]:
-        """For the block, statements are a stranger's: the authorizer decides; no value exceeds `value_bytes`."""
-        self.is_growing = False
+    def enforced(self, connection: sqlite3.Connection, value_bytes: int, *, is_long: bool = False) -> Iterator[None]:
+        """For the block, statements are a stranger's: the authorizer decides; no value exceeds `value_bytes`.
+
+        `is_long` expects values of more than a mebibyte: the clock is looked at as often as can be.
+        """
+        self.is_recursive = False
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, value_bytes)
+        if is_long:
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _LONG_LIKE_PATTERN_BYTES)
+            connection.set_progress_handler(self.is_over, _LONG_STEPS_BETWEEN_CHECKS)
         self._is_enforcing = True
         try:
             yield
         finally:
             self._is_enforcing = False
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, STORED_VALUE_BYTES)
+            if is_long:
+                connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _LIKE_PATTERN_BYTES)
+                connection.set_progress_handler(self.is_over, _STEPS_BETWEEN_CHECKS)
 
     def interrupt(self) -> None:
         """Stop the statement that runs now; without one, nothing happens."""
@@ -198,11 +185,10 @@ class Guard:
         if self.is_over():  # before 3.41 SQLite does not look at the clock while it compiles
             return sqlite3.SQLITE_DENY
         if action in _READS:
-            self.is_growing |= action == sqlite3.SQLITE_RECURSIVE
+            self.is_recursive |= action == sqlite3.SQLITE_RECURSIVE
             return sqlite3.SQLITE_OK
         if action == sqlite3.SQLITE_FUNCTION:
             function = (argument or "").lower()
-            self.is_growing |= function in _GROWING_FUNCTIONS
             is_allowed, refusal = function in self._functions, f"the function {function} is not allowed"
         elif action == sqlite3.SQLITE_PRAGMA:
             pragma = (name or "").lower()

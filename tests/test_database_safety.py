@@ -16,8 +16,9 @@ import pytest
 
 from sqale_edge.database import Database
 from sqale_edge.errors import QueryError
+from sqale_edge.row_budget import VALUE_BYTES
 from sqale_edge.sql_text import bare_statement
-from sqale_edge.sqlite_guard import VALUE_BYTES, Guard, touch_virtual_tables
+from sqale_edge.sqlite_guard import Guard, touch_virtual_tables
 
 SCRIPT = """
 CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT);
