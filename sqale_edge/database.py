@@ -16,6 +16,7 @@ import os
 import re
 import sqlite3
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
@@ -24,13 +25,14 @@ from sqale_edge.imports import import_files, is_importable
 from sqale_edge.private_files import remove_abandoned
 from sqale_edge.row_budget import ROW_BYTES, STORED_VALUE_BYTES, VALUE_BYTES, Plan, read_plan
 from sqale_edge.sql_text import bare_statement, n_with_copies
-from sqale_edge.sqlite_files import FileBusyError, error_code, open_file
+from sqale_edge.sqlite_files import BUSY_TIMEOUT_S, SECONDS_BETWEEN, FileBusyError, error_code, open_file, wait_open
 from sqale_edge.sqlite_guard import Guard, touch_virtual_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from sqale_edge.episode import Cell, Row
+    from sqale_edge.errors import QueryErrorKind
     from sqale_edge.private_files import PrivateDirectory
     from sqale_edge.sqlite_files import OpenFile
 
@@ -88,9 +90,10 @@ class Database:
         self._guard = Guard()
         self._lock = threading.RLock()
         self._version: tuple[int, ...] = ()
+        self._schema_version = -1
+        self._is_running = False
         self._is_attached = False  # the guard to the connection, and the connection to its virtual tables
         self._is_released = False
-        self._is_closed = False
         self._release()
 
     @classmethod
@@ -113,7 +116,7 @@ class Database:
             raise DatabaseOpenError(
                 f"a database is one SQLite file, not {names}", path=paths[0] if paths else None, hint=hint
             )
-        return cls(paths[0], open_file(paths[0]))
+        return cls(paths[0], wait_open(paths[0]))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -123,16 +126,14 @@ class Database:
     @property
     def version(self) -> tuple[int, ...]:
         """Differs from an earlier one when the schema does."""
-        with self._running(_OWN_TIMEOUT_S):
-            return self._version
+        return self._alone(lambda: self._version, _OWN_TIMEOUT_S)
 
     def close(self) -> None:
-        """Close the files, and delete what was private. Closing twice is allowed."""
+        """Stop the statement that runs, close the files, and delete what was private. Closing twice is allowed."""
+        self._guard.close()
         with self._lock:
-            self._is_closed = True
-            self._file.close()
-            if self._directory:
-                self._directory.remove()
+            if not self._is_running:  # else the statement that runs in this thread closes them at its end
+                self._release()
 
     def __enter__(self) -> Self:
         return self
@@ -178,40 +179,39 @@ class Database:
         """
         statement = _checked(sql)
         limits = _Limits(max_rows, max_cell_bytes, max_bytes, keep_partial)
-        with self._running(timeout_s, should_stop):
-            return self._repeated(lambda: self._run(statement, limits))
+        return self._alone(lambda: self._run(statement, limits), timeout_s, should_stop)
 
     def read(
         self, sql: str, parameters: Sequence[Cell] = (), *, should_stop: Callable[[], bool] | None = None
     ) -> list[Row]:
         """All rows of a statement of this package's own, about which the authorizer is not asked. Raises QueryError."""
-        with self._running(_OWN_TIMEOUT_S, should_stop):
-            return self._repeated(lambda: self._file.connection.execute(sql, parameters).fetchall())
+        return self._alone(
+            lambda: self._file.connection.execute(sql, parameters).fetchall(), _OWN_TIMEOUT_S, should_stop
+        )
 
-    @contextlib.contextmanager
-    def _running(self, timeout_s: float, should_stop: Callable[[], bool] | None = None) -> Iterator[None]:
-        """For the block, this thread has the database to itself, as it is now; SQLite's errors become QueryError."""
-        with self._lock, self._guard.timed(timeout_s, should_stop):
-            try:
-                self._guard.check()  # a cancel that came before
-                self._refresh()
-                yield
-            except (sqlite3.Error, sqlite3.Warning, ValueError, MemoryError) as error:
-                raise self._query_error(error, timeout_s) from error
-            finally:
-                self._release()
+    def _alone(self, run: Callable[[], T], timeout_s: float, should_stop: Callable[[], bool] | None = None) -> T:
+        """What `run` returns, while this thread has the database to itself; SQLite's errors become QueryError."""
+        with self._lock:
+            if self._is_running:  # a signal handler, or `should_stop` itself
+                raise QueryError("a statement is running in this thread already", path=self.path)
+            self._is_running = True
+            with self._guard.timed(timeout_s, should_stop):
+                try:
+                    self._guard.check()  # a cancel that came before
+                    return self._repeated(run)
+                except (FileBusyError, sqlite3.Error, sqlite3.Warning, ValueError, MemoryError) as error:
+                    raise self._query_error(error, timeout_s) from error
+                finally:
+                    self._is_running = False
+                    self._release()
 
     def _refresh(self) -> None:
         """Open the file again if it has changed or was let go; connect its virtual tables if its schema has changed."""
-        if self._is_closed:
-            raise QueryError("the database is closed", path=self.path)
         if self._is_released or self._file.has_changed():
             try:
                 renewed = open_file(self._file.path)
-            except FileBusyError as error:
-                raise QueryError(_BUSY, path=self.path) from error
             except DatabaseOpenError as error:
-                if not self._directory:
+                if not self._directory or isinstance(error, FileBusyError):
                     raise
                 hint = f"the tables imported from {self.path.name} are gone: open it again"
                 raise DatabaseOpenError(str(error), path=self.path, hint=hint) from error
@@ -221,30 +221,42 @@ class Database:
         if not self._is_attached:
             self._guard.attach(self._file.connection)
         (schema_version,) = self._file.connection.execute("PRAGMA schema_version").fetchone()
-        version = (*(self._file.signature[0] or ())[:2], schema_version)
-        if version != self._version or not self._is_attached:
+        if schema_version != self._schema_version or not self._is_attached:
             touch_virtual_tables(self._file.connection)
-            self._version, self._is_attached = version, True
+            # What a file is overwritten with may have the same schema_version.
+            schema = self._file.connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+            self._version = (*(self._file.signature[0] or ())[:2], schema_version, hash(tuple(schema)))
+            self._schema_version, self._is_attached = schema_version, True
 
     def _repeated(self, run: Callable[[], T]) -> T:
-        """What `run` returns; it runs again as long as another program changes the file meanwhile."""
-        for _ in range(_MAX_RUNS):
+        """What `run` returns on the file as it is now; run again as long as another program locks or changes it."""
+        waits_until = time.monotonic() + BUSY_TIMEOUT_S
+        n_runs = 0
+        while n_runs < _MAX_RUNS:
             try:
+                self._refresh()
                 result = run()
                 if self._file.is_locked or not self._file.has_changed():
                     return result
-            except sqlite3.OperationalError as error:
+            except (FileBusyError, sqlite3.OperationalError) as error:
+                if _is_busy(error):
+                    if self._guard.is_over() or time.monotonic() > waits_until:
+                        raise
+                    time.sleep(SECONDS_BETWEEN)
+                    continue
                 if self._guard.refusal or error_code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
                     raise
+            n_runs += 1
             self._is_released = True
-            self._refresh()
         raise QueryError(_BUSY, path=self.path)
 
     def _release(self) -> None:
         """Between statements, hold nothing that another program waits for."""
         self._is_released = self._file.is_shared
-        if self._is_released:
+        if self._is_released or self._guard.is_closed:
             self._file.close()
+        if self._directory and self._guard.is_closed:
+            self._directory.remove()
 
     def _run(self, statement: str, limits: _Limits) -> Table:
         """The statement's table; a value may be long only where the statement cannot have made it."""
@@ -296,22 +308,26 @@ class Database:
         return Table(columns, tuple(rows), truncated=is_cut)
 
     def _query_error(self, error: Exception, timeout_s: float) -> QueryError:
-        if self._guard.is_cancelled():
-            return QueryError("the query was cancelled", kind="interrupted", path=self.path)
-        if self._guard.is_over() and error_code(error) not in _BUSY_CODES:  # waiting for a writer took the time
+        kind: QueryErrorKind = "refused"
+        if self._guard.is_closed:
+            kind, message = "failed", "the database is closed"
+        elif self._guard.is_cancelled():
+            kind, message = "interrupted", "the query was cancelled"
+        elif self._guard.is_over() and not _is_busy(error):  # waiting for a writer took the time
+            kind = "timeout"
             message = (
                 f"the query took longer than {timeout_s:g} s and was stopped. Make it simpler, or filter more rows"
             )
-            return QueryError(message, kind="timeout", path=self.path)
-        if self._guard.refusal:
+        elif self._guard.refusal:
             self._is_attached = False  # a refused VACUUM disconnects the virtual tables
-            return QueryError(self._guard.refusal, kind="refused", path=self.path)
-        if "one statement at a time" in str(error):
-            return QueryError("only one statement can run. Write one SELECT statement", kind="refused", path=self.path)
-        if isinstance(error, sqlite3.ProgrammingError) and "binding" in str(error):
+            message = self._guard.refusal
+        elif "one statement at a time" in str(error):
+            message = "only one statement can run. Write one SELECT statement"
+        elif isinstance(error, sqlite3.ProgrammingError) and "binding" in str(error):
             message = "the SQL has a parameter without a value, ? or :name. Write the value itself"
-            return QueryError(message, kind="refused", path=self.path)
-        return QueryError(_failure(error), path=self.path)
+        else:
+            kind, message = "failed", _failure(error)
+        return QueryError(message, kind=kind, path=self.path)
 
 
 def _checked(sql: str) -> str:
@@ -362,8 +378,14 @@ _FAILURES = {
 }
 
 
+def _is_busy(error: Exception) -> bool:
+    return isinstance(error, FileBusyError) or error_code(error) in _BUSY_CODES
+
+
 def _failure(error: Exception) -> str:
     """What went wrong, in one line that is the same with every version of SQLite and Python."""
+    if isinstance(error, FileBusyError):
+        return _BUSY
     if isinstance(error, MemoryError):
         return "the query is too large. Make it simpler"
     if isinstance(error, UnicodeError):

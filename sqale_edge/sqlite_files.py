@@ -35,13 +35,13 @@ from sqale_edge.private_files import PrivateDirectory
 from sqale_edge.sql_text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import PurePath
     from typing import IO
 
 BUSY_TIMEOUT_S = 2.0
 _ATTEMPTS = 50
-_SECONDS_BETWEEN = 0.02
+SECONDS_BETWEEN = 0.02
 
 _MAGIC = b"SQLite format 3\0"
 
@@ -90,8 +90,20 @@ class OpenFile:
             self.directory.remove()
 
 
+def wait_open(path: Path, should_stop: Callable[[], bool] = bool) -> OpenFile:
+    """`open_file`, tried again for 2 s while another program keeps the file, or until `should_stop` is true."""
+    waits_until = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            return open_file(path)
+        except FileBusyError:
+            if should_stop() or time.monotonic() > waits_until:
+                raise
+        time.sleep(SECONDS_BETWEEN)
+
+
 def open_file(path: Path) -> OpenFile:
-    """The SQLite file `path`, read-only.
+    """The SQLite file `path`, read-only. Does not wait for a lock.
 
     Raises:
         FileBusyError: Another program has locked it, or changes it all the time.
@@ -108,7 +120,7 @@ def open_file(path: Path) -> OpenFile:
                 raise _open_error(path, error) from error
         if copy := _open_copy(absolute, signature):
             return copy
-        time.sleep(_SECONDS_BETWEEN)
+        time.sleep(SECONDS_BETWEEN)
     raise FileBusyError(
         f"{str(path)!r} changes all the time", path=path, hint="try again when the other program has finished"
     )
@@ -138,7 +150,7 @@ def connect(path: PurePath, **parameters: object) -> sqlite3.Connection:
     connection = sqlite3.connect(
         sqlite_uri(path, **parameters),
         uri=True,
-        timeout=BUSY_TIMEOUT_S,
+        timeout=0,  # whoever waits can be cancelled, which SQLite's own waiting cannot
         isolation_level=None,
         check_same_thread=False,
         cached_statements=0,

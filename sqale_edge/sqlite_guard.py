@@ -103,11 +103,13 @@ class Guard:
     Attributes:
         refusal: Why the authorizer refused the last statement; empty if it did not.
         is_recursive: The last statement used recursion.
+        is_closed: No statement may run any more.
     """
 
     def __init__(self) -> None:
         self.refusal = ""
         self.is_recursive = False
+        self.is_closed = False
         self._is_interrupted = False
         self._should_stop: Callable[[], bool] | None = None
         self._is_enforcing = False
@@ -164,9 +166,13 @@ class Guard:
         """Stop the statement that runs now; without one, nothing happens."""
         self._is_interrupted = True
 
+    def close(self) -> None:
+        """Stop the statement that runs now and every later one."""
+        self.is_closed = True
+
     def is_cancelled(self) -> bool:
-        """The statement has to stop because `interrupt` was called or `should_stop` says so."""
-        return self._is_interrupted or (self._should_stop is not None and self._should_stop())
+        """The statement has to stop because `interrupt` or `close` was called or `should_stop` says so."""
+        return self.is_closed or self._is_interrupted or (self._should_stop is not None and self._should_stop())
 
     def is_over(self) -> bool:
         """The statement has to stop: its time is up, or it was cancelled."""

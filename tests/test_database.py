@@ -8,6 +8,7 @@ import pytest
 
 from sqale_edge.database import Database, Table
 from sqale_edge.errors import DatabaseOpenError, QueryError
+from sqale_edge.tools import Toolbox
 
 COUNT_FOREVER = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r"
 
@@ -269,3 +270,56 @@ def test_closing_twice(numbers):
     numbers.close()
     with pytest.raises(QueryError, match="closed"):
         numbers.query("SELECT 1", max_rows=1)
+
+
+@pytest.mark.parametrize("n_waiting", [0, 3])
+def test_closing_stops_the_statement(numbers, n_waiting):
+    """close() does not wait for an endless statement, nor for those that wait behind it: all end as errors."""
+    messages = []
+    runs = threading.Event()
+
+    def ask():
+        with pytest.raises(QueryError) as caught:
+            numbers.query(COUNT_FOREVER, max_rows=1, timeout_s=600, should_stop=lambda: bool(runs.set()))
+        messages.append(str(caught.value))
+
+    threads = [threading.Thread(target=ask) for _ in range(1 + n_waiting)]
+    for thread in threads:
+        thread.start()
+    assert runs.wait(60)
+    numbers.close()
+    for thread in threads:
+        thread.join(60)
+    assert messages == ["the database is closed"] * (1 + n_waiting)
+
+
+def test_closing_from_within_a_statement(make, tmp_path):
+    """close() and query() from `should_stop`, in the middle of a statement, end it and wait for it."""
+    database = make("CREATE TABLE t(n); INSERT INTO t VALUES (1)")
+    calls = []
+
+    def stop():
+        calls.append(database)
+        if len(calls) == 3:
+            with pytest.raises(QueryError, match="running in this thread already"):
+                database.query("SELECT 1", max_rows=1)
+            database.close()
+        return False
+
+    with pytest.raises(QueryError, match="the database is closed"):
+        database.query(COUNT_FOREVER, max_rows=1, timeout_s=600, should_stop=stop)
+    with pytest.raises(QueryError, match="the database is closed"):
+        database.query("SELECT 1", max_rows=1)
+
+
+def test_file_overwritten_in_place(make, tmp_path):
+    """Another database is copied over the open one: `version` differs, also with as many schema changes."""
+    database = make("CREATE TABLE old(n); INSERT INTO old VALUES (1)")
+    toolbox = Toolbox(database)
+    assert toolbox.run("list_tables", {}).output == "old"
+    before = database.version
+    make("CREATE TABLE new(n); INSERT INTO new VALUES (2)", "other.sqlite").close()
+    (tmp_path / "shop.sqlite").write_bytes((tmp_path / "other.sqlite").read_bytes())
+    assert database.version != before
+    assert toolbox.run("list_tables", {}).output == "new"
+    assert database.query("SELECT n FROM new", max_rows=1).rows == ((2,),)

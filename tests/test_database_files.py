@@ -265,6 +265,23 @@ def test_locked_between_statements(writer, path, change):
         assert not toolbox.run("list_tables", {}).is_error
 
 
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_waiting_for_a_lock_ends_in_time(writer, path, mode):
+    """A statement waits for another program's lock no longer than its own time, and a cancel ends the waiting."""
+    writer.do(f"PRAGMA journal_mode={mode}", "CREATE TABLE t(a)", "INSERT INTO t VALUES (1)")
+    with Database.open(path) as database:
+        assert rows(database) == [1]
+        writer.do("PRAGMA locking_mode=exclusive", "BEGIN EXCLUSIVE", "INSERT INTO t VALUES (2)")
+        n_asked = []
+        for timeout_s, should_stop in [(0.01, None), (600, lambda: len(n_asked) > 5 or bool(n_asked.append(1)))]:
+            with pytest.raises(QueryError) as caught:
+                database.query("SELECT a FROM t", max_rows=9, timeout_s=timeout_s, should_stop=should_stop)
+            assert caught.value.kind == ("interrupted" if should_stop else "failed")
+        assert "another program is writing" not in str(caught.value)
+        writer.do("COMMIT", "PRAGMA locking_mode=normal", "SELECT a FROM t")
+        assert rows(database) == [1, 2]
+
+
 def test_unfinished_change_is_not_seen(writer, path):
     """Rows of a transaction that is not committed do not appear, and reading does not wait for it."""
     writer.do("CREATE TABLE t(a)", "INSERT INTO t VALUES (1)", "BEGIN IMMEDIATE", "INSERT INTO t VALUES (2)")
