@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 from sqale_edge.errors import DatabaseOpenError, QueryError
 from sqale_edge.imports import import_files, is_importable
 from sqale_edge.private_files import remove_abandoned
-from sqale_edge.row_budget import ROW_BYTES, STORED_VALUE_BYTES, VALUE_BYTES, Plan, read_plan
+from sqale_edge.row_budget import STORED_VALUE_BYTES, VALUE_BYTES, Plan, read_plan
 from sqale_edge.sql_text import bare_statement, n_with_copies
+from sqale_edge.sqlite_errors import BUSY, ROW_TOO_LONG, describe, is_busy
 from sqale_edge.sqlite_files import BUSY_TIMEOUT_S, SECONDS_BETWEEN, FileBusyError, error_code, open_file, wait_open
 from sqale_edge.sqlite_guard import Guard, touch_virtual_tables
 
@@ -97,18 +98,33 @@ class Database:
         self._release()
 
     @classmethod
-    def open(cls, path_or_paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Self:
+    def open(
+        cls,
+        path_or_paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Self:
         """The database in a SQLite file, or in CSV, TSV, JSON or JSON lines files: tables of a private database.
 
+        Args:
+            path_or_paths: One SQLite file, or one or more of the others.
+            should_stop: Asked again and again; once it is true, the opening ends.
+
         Raises:
+            QueryError: `should_stop` was true; its `kind` is `interrupted`.
             DatabaseOpenError: A file is missing, may not be read, or is not what it should be. Of CSV and JSON the
                 wrong line is named.
         """
         several = (path_or_paths,) if isinstance(path_or_paths, (str, os.PathLike)) else path_or_paths
         paths = [Path(path) for path in several]
         remove_abandoned()
+
+        def check() -> None:
+            if should_stop and should_stop():
+                raise QueryError("the opening was cancelled", kind="interrupted", path=paths[0])
+
         if paths and all(is_importable(path) for path in paths):
-            directory, imported, notes = import_files(paths)
+            directory, imported, notes = import_files(paths, check)
             return cls(paths[0], open_file(imported), notes, directory)
         if len(paths) != 1:
             names = ", ".join(repr(str(path)) for path in paths) or "no file"
@@ -116,7 +132,7 @@ class Database:
             raise DatabaseOpenError(
                 f"a database is one SQLite file, not {names}", path=paths[0] if paths else None, hint=hint
             )
-        return cls(paths[0], wait_open(paths[0]))
+        return cls(paths[0], wait_open(paths[0], check))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -239,7 +255,7 @@ class Database:
                 if self._file.is_locked or not self._file.has_changed():
                     return result
             except (FileBusyError, sqlite3.OperationalError) as error:
-                if _is_busy(error):
+                if is_busy(error):
                     if self._guard.is_over() or time.monotonic() > waits_until:
                         raise
                     time.sleep(SECONDS_BETWEEN)
@@ -248,7 +264,7 @@ class Database:
                     raise
             n_runs += 1
             self._is_released = True
-        raise QueryError(_BUSY, path=self.path)
+        raise QueryError(BUSY, path=self.path)
 
     def _release(self) -> None:
         """Between statements, hold nothing that another program waits for."""
@@ -271,7 +287,7 @@ class Database:
             if error_code(error) != sqlite3.SQLITE_TOOBIG:
                 raise
             if value_bytes < VALUE_BYTES:
-                raise QueryError(_ROW_TOO_LONG, path=self.path) from error
+                raise QueryError(ROW_TOO_LONG, path=self.path) from error
             if self._guard.is_recursive or not plan.is_linear:
                 raise
         try:
@@ -280,7 +296,7 @@ class Database:
         except sqlite3.DataError as error:
             if error_code(error) != sqlite3.SQLITE_TOOBIG:
                 raise
-            raise QueryError(_ROW_TOO_LONG, path=self.path) from error
+            raise QueryError(ROW_TOO_LONG, path=self.path) from error
 
     def _fetch(self, statement: str, limits: _Limits) -> Table:
         with contextlib.closing(self._file.connection.execute(statement)) as cursor:
@@ -313,7 +329,7 @@ class Database:
             kind, message = "failed", "the database is closed"
         elif self._guard.is_cancelled():
             kind, message = "interrupted", "the query was cancelled"
-        elif self._guard.is_over() and not _is_busy(error):  # waiting for a writer took the time
+        elif self._guard.is_over() and not is_busy(error):  # waiting for a writer took the time
             kind = "timeout"
             message = (
                 f"the query took longer than {timeout_s:g} s and was stopped. Make it simpler, or filter more rows"
@@ -326,7 +342,7 @@ class Database:
         elif isinstance(error, sqlite3.ProgrammingError) and "binding" in str(error):
             message = "the SQL has a parameter without a value, ? or :name. Write the value itself"
         else:
-            kind, message = "failed", _failure(error)
+            kind, message = "failed", describe(error)
         return QueryError(message, kind=kind, path=self.path)
 
 
@@ -357,38 +373,3 @@ def _cut(row: Row, max_cell_bytes: int) -> tuple[Row, int, bool]:
     if is_cut:
         row = tuple(cell[:max_cell_bytes] if isinstance(cell, (str, bytes)) else cell for cell in row)
     return row, n_bytes, is_cut
-
-
-_ROW_TOO_LONG = (
-    f"a value is too long: one may have {STORED_VALUE_BYTES // _MEBIBYTE} MiB, and all of a row together "
-    f"{ROW_BYTES // _MEBIBYTE} MiB. Select fewer columns, or length() or substr() of the long one"
-)
-_BUSY = "another program is writing to the database. Try again"
-_BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_FAILURES = {
-    **dict.fromkeys((*_BUSY_CODES, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN), _BUSY),
-    sqlite3.SQLITE_TOOBIG: (
-        f"a value is too long: more than {VALUE_BYTES // _MEBIBYTE} MiB where functions work on it, or more than "
-        f"{STORED_VALUE_BYTES // _MEBIBYTE} MiB. Leave that column out"
-    ),
-    sqlite3.SQLITE_CORRUPT: "the database file is damaged where this query reads it",
-    sqlite3.SQLITE_NOTADB: "the database file is damaged where this query reads it",
-    sqlite3.SQLITE_IOERR: "the database file cannot be read where this query reads it",
-    sqlite3.SQLITE_FULL: "the query needs more disk space for its temporary files than there is. Make it simpler",
-}
-
-
-def _is_busy(error: Exception) -> bool:
-    return isinstance(error, FileBusyError) or error_code(error) in _BUSY_CODES
-
-
-def _failure(error: Exception) -> str:
-    """What went wrong, in one line that is the same with every version of SQLite and Python."""
-    if isinstance(error, FileBusyError):
-        return _BUSY
-    if isinstance(error, MemoryError):
-        return "the query is too large. Make it simpler"
-    if isinstance(error, UnicodeError):
-        return "a name is not valid UTF-8. Name the columns one by one, with AS"
-    message = _FAILURES.get(error_code(error)) or " ".join(str(error).split())
-    return re.sub(r'^(no such column: )"?(.*?)"? - should this be .*', r"\1\2", message)

@@ -90,14 +90,15 @@ class OpenFile:
             self.directory.remove()
 
 
-def wait_open(path: Path, should_stop: Callable[[], bool] = bool) -> OpenFile:
-    """`open_file`, tried again for 2 s while another program keeps the file, or until `should_stop` is true."""
+def wait_open(path: Path, check: Callable[[], None]) -> OpenFile:
+    """`open_file`, tried again for 2 s while another program keeps the file. `check` is called meanwhile; may raise."""
     waits_until = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
+            check()
             return open_file(path)
         except FileBusyError:
-            if should_stop() or time.monotonic() > waits_until:
+            if time.monotonic() > waits_until:
                 raise
         time.sleep(SECONDS_BETWEEN)
 
@@ -293,8 +294,10 @@ def _check_file(path: Path) -> None:
         raise DatabaseOpenError(f"{name} cannot be read: {getattr(error, 'strerror', error)}", path=path) from error
     if stat.S_ISDIR(found.st_mode):
         raise DatabaseOpenError(f"{name} is a directory", path=path, hint="name a database file in it")
-    if not stat.S_ISREG(found.st_mode):
-        raise DatabaseOpenError(f"{name} is not a regular file", path=path)
+    for part in (path, *(Path(f"{path.resolve()}{suffix}") for suffix in _PARTS[1:])):  # SQLite would wait for a pipe
+        if part.exists() and not part.is_file():
+            hint = "name a file; what comes out of a pipe can be saved as one"
+            raise DatabaseOpenError(f"{str(part)!r} is not a regular file", path=path, hint=hint)
     if not os.access(path, os.R_OK):
         raise DatabaseOpenError(f"{name} may not be read: permission denied", path=path)
     if found.st_size == 0:

@@ -1,11 +1,14 @@
 """CSV, TSV, JSON and JSON lines files as databases."""
 
 import codecs
+import contextlib
 import csv
 import gzip
+import itertools
 import json
 import os
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -15,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from sqale_edge.database import Database
-from sqale_edge.errors import DatabaseOpenError
+from sqale_edge.errors import DatabaseOpenError, QueryError
 
 
 @pytest.fixture
@@ -83,6 +86,21 @@ def test_csv(write):
         (["NaN", "1"], "TEXT"),
         (["0x10", "1"], "TEXT"),
         (["", ""], "TEXT"),
+        (["1.1", "1.10"], "TEXT"),
+        (["1.1", "1.2", "1.10"], "TEXT"),
+        (["1E2", "100"], "TEXT"),
+        (["1e2", "10e1"], "TEXT"),
+        (["5", "5.0"], "TEXT"),
+        (["0", "-0"], "TEXT"),
+        (["5", "5 "], "TEXT"),
+        (["5", "\u00a06"], "TEXT"),
+        (["9.50", "12.00", "-3.25"], "REAL"),
+        (["0", "12.50", "3.25"], "REAL"),
+        (["5.0", "2.5", "3.25", "1e-07"], "REAL"),
+        (["5", "2.5", "3.25"], "REAL"),
+        (["1.0", "1.10", "1.2"], "REAL"),
+        (["1e5", "12"], "REAL"),
+        (["5 ", "6"], "INTEGER"),
     ],
 )
 def test_type_of_a_column(write, values, type_):
@@ -141,6 +159,12 @@ def test_limit_of_the_csv_module_is_given_back(write, content):
         ("t.json", '{"a": ' + "1" * 5000 + "}", "as a string"),
         ("t.csv", codecs.BOM_UTF8 + b"a\n\xff\n", "as UTF-8"),
         ("missing.csv", None, "check the path"),
+        ("t.json", '[{"a": 1, "a": 2}]', "a name of its own"),
+        ("t.json", '[{"a": [1e999]}]', "as a string"),
+        ("t.jsonl", "".join(f'{{"k{n}": 1}}\n' for n in range(2001)), "2,000 columns"),
+        ("t.jsonl.gz", gzip.compress(b"\n" * (70 << 20)), "with gunzip"),
+        ("t.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * (20 << 20)), "with gunzip"),
+        ("t.json.gz", gzip.compress(b"[" + b" " * (70 << 20)), "with gunzip"),
     ],
 )
 def test_wrong_files_have_a_hint(write, tmp_path, name, content, hint):
@@ -149,6 +173,25 @@ def test_wrong_files_have_a_hint(write, tmp_path, name, content, hint):
     with pytest.raises(DatabaseOpenError) as caught:
         Database.open(path)
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "rows"),
+    [
+        ("name;price, net;price, gross, total\na;1;2\nb;3;4\n", ["name", "price, net", "price, gross, total"], 2),
+        ("a, b;c\n1,5;2,5\n2,5;1,5\n", ["a, b", "c"], 2),
+        ("name,notes; old; new\nx,one\ny,two; three\n", ["name", "notes; old; new"], 2),
+        ("a,b;c;d\n", ["a,b", "c", "d"], 0),
+        ("name\nx\n", ["name"], 1),
+        ("sep=;\nname,first;n\nx;1\n", ["name,first", "n"], 1),
+        ('\ufeff\n"sep=|"\r\na|b\r\n1|2\r\n', ["a", "b"], 1),
+        ("SEP=\t\na;b\tc\n1\t2\n", ["a;b", "c"], 1),
+    ],
+)
+def test_delimiter_that_fits(write, content, columns, rows):
+    """The delimiter is the one that cuts the lines alike, or that Excel's first line names."""
+    found, lines = tables(write("t.csv", content))["t"]
+    assert (list(found), len(lines)) == (columns, rows)
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
@@ -266,6 +309,10 @@ BOMS = [(codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.
         ("t.jsonl", '{"a": 1}\n{"a": \n', "line 2: Expecting value"),
         ("t.jsonl", '{"a": 1}\n[1]\n', "line 2 is not an object"),
         ("t.csv.gz", gzip.compress(b"a\n" + bytes(range(65, 91)) * 999)[:60], "end-of-stream"),
+        ("t.json", '[{"a": 1, "b": {"x": 1, "x": 2}}]', "imported: the key 'x' is there twice in one object"),
+        ("t.jsonl", '{"a": 1}\n{"b": 1, "c": 2, "b": 3}\n', "line 2: the key 'b' is there twice in one object"),
+        ("t.jsonl", '{"a": 1}\n{"a": [Infinity]}\n', "line 2 has a nested number that is infinite"),
+        ("t.csv.gz", gzip.compress(b"a\n" * (40 << 20)), "it unpacks to more than 64 MiB"),
     ],
 )
 def test_wrong_files(write, name, content, message):
@@ -355,3 +402,69 @@ def test_forked_process(write, tmp_path, name):
     found = subprocess.run([sys.executable, "-P", "-c", FORKED, path], capture_output=True, text=True, check=True)
     assert found.stdout == "((1,),)\n((1,),)\n", found.stderr
     assert private_folders() == before
+
+
+def test_numbers_that_are_not_json(write):
+    """NaN is NULL, also inside of JSON text, and is said out loud once; infinity is a number."""
+    path = write("t.jsonl", '{"a": NaN, "b": Infinity, "c": [NaN, 1]}\n{"a": 2.5, "b": -1e999, "c": null}\n')
+    types = {"a": "REAL", "b": "REAL", "c": "TEXT"}
+    assert tables(path) == {"t": (types, ((None, float("inf"), "[null, 1]"), (2.5, float("-inf"), None)))}
+    with Database.open(path) as database:
+        assert database.notes == ("t.jsonl has numbers that are NaN; they are NULL",)
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.jsonl"])
+def test_lone_surrogates(write, name):
+    """Half of a character becomes a question mark, also inside of JSON text and in a name."""
+    path = write(name, '{"a": "x\\ud83d", "b": {"y\\ud83d": "\\ud83d!"}}\n')
+    assert tables(path)["t"][1] == (("x?", '{"y?": "?!"}'),)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFO on Windows")
+@pytest.mark.parametrize("name", ["t.csv", "t.json", "t.csv.gz", "t.sqlite", "t.db-wal", "t.db-journal"])
+def test_a_pipe_does_not_hang(write, tmp_path, name):
+    """A FIFO or a socket is an error at once, whatever it is called, also beside a database."""
+    path = tmp_path / name
+    os.mkfifo(path)
+    if "-" in name:
+        path = tmp_path / "t.db"
+        with contextlib.closing(sqlite3.connect(tmp_path / "u.db")) as connection:
+            connection.execute("CREATE TABLE t(a)")
+        (tmp_path / "u.db").rename(path)
+    program = (
+        "import sys; from sqale_edge.database import Database; from sqale_edge.errors import DatabaseOpenError\n"
+        "try: Database.open(sys.argv[1])\n"
+        "except DatabaseOpenError as error: print(error)"
+    )
+    command = [sys.executable, "-P", "-c", program, path]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "is not a regular file" in found.stdout
+    assert name in found.stdout
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as server:
+        server.bind(str(tmp_path / "s.csv"))
+        with pytest.raises(DatabaseOpenError, match="not a regular file"):
+            Database.open(tmp_path / "s.csv")
+
+
+@pytest.mark.parametrize("n_calls", [1, 2, 5, 20])
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.jsonl", "t.json"])
+def test_cancelled_import(write, name, n_calls):
+    """An import can be cancelled at any moment, and leaves nothing behind."""
+    content = b"a,b\n" + b"1,x\n" * 99_999 if "csv" in name else b'{"a": 1}\n' * 99_999
+    content = b"[" + content.rstrip().replace(b"\n", b",") + b"]" if name == "t.json" else content
+    path = write(name, gzip.compress(content) if name.endswith("gz") else content)
+    before = private_folders()
+    calls = itertools.count(1)
+    with pytest.raises(QueryError, match="the opening was cancelled") as caught:
+        Database.open(path, should_stop=lambda: next(calls) > n_calls)
+    assert caught.value.kind == "interrupted"
+    assert private_folders() == before
+    Database.open(path, should_stop=lambda: False).close()
+
+
+def test_rows_that_grow(write):
+    """Short lines of a wide table are bounded by the file's length, with an error that says what to do."""
+    path = write("t.csv", ",".join(f"c{n}" for n in range(2000)) + "\n" + "1\n" * 12_000)
+    with pytest.raises(DatabaseOpenError, match="its rows take more than 17 MiB") as caught:
+        Database.open(path)
+    assert "make a SQLite database of it yourself" in caught.value.hint
