@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import difflib
 import functools
+import heapq
 import itertools
 from typing import TYPE_CHECKING, Literal
 
@@ -70,11 +71,16 @@ class Schema:
         self.names = tuple(relation.name for relation in self.relations if relation.kind in LISTED_KINDS)
         everything = (*self.relations, *_SCHEMA_TABLES)
         self._by_name = {relation.name: relation for relation in everything}
+        self._by_sqlite_key = {_sqlite_key(relation.name): relation for relation in reversed(everything)}
         self._by_key = {_key(relation.name): relation for relation in reversed(everything)}
 
     def find(self, name: str) -> Relation | None:
         """The relation that `name` means, also in other case, quoted, with `main.` before or `;` behind it."""
         return self._by_name.get(name) or next((self._by_key[key] for key in _keys(name) if key in self._by_key), None)
+
+    def is_missing(self, name: str) -> bool:
+        """No relation has exactly this name."""
+        return name not in self._by_name
 
     def columns(self, relation: Relation) -> tuple[str, ...]:
         """The names of its columns, hidden ones left out. Raises QueryError for a broken view or a missing module."""
@@ -93,12 +99,12 @@ class Schema:
         for _, pairs in itertools.groupby(rows, key=lambda row: row[:2]):
             children, _, parents, names, parent_names = zip(*pairs, strict=True)
             named = [str(name) for name in parent_names if name is not None]
-            parent = self.find(parents[0])
+            parent = self._by_sqlite_key.get(_sqlite_key(parents[0]))
             if parent:
                 known = columns.get(parent.name, ())
-                actual = {_key(name): name for name, _ in known}
+                actual = {_sqlite_key(name): name for name, _ in known}
                 primary = [name for name, position in known if position]
-                named = [actual.get(_key(name), name) for name in named or primary]
+                named = [actual.get(_sqlite_key(name), name) for name in named or primary]
             keys.append(ForeignKey(children[0], names, parent.name if parent else parents[0], tuple(named)))
         return tuple(keys)
 
@@ -154,17 +160,30 @@ def find_name(name: str, names: Sequence[str]) -> str | None:
 def close_names(name: str, names: Sequence[str]) -> list[str]:
     """Up to three of `names` that resemble `name`, the closest first."""
     by_key = {_key(known): known for known in names if len(known) <= _LONGEST_COMPARED}
-    return [
-        by_key[match] for match in difflib.get_close_matches(_key(name[:_LONGEST_COMPARED]), by_key, n=3, cutoff=0.6)
-    ]
+    wanted = _key(name[:_LONGEST_COMPARED])
+    candidates = list(by_key)
+    if len(candidates) > _MOST_COMPARED:  # those that share most pairs of letters
+        pairs = _pairs(wanted)
+        candidates = heapq.nlargest(_MOST_COMPARED, candidates, key=lambda key: len(pairs & _pairs(key)))
+    return [by_key[match] for match in difflib.get_close_matches(wanted, candidates, n=3, cutoff=0.6)]
 
 
 _LONGEST_COMPARED = 100
+_MOST_COMPARED = 300
+
+
+def _pairs(key: str) -> set[str]:
+    return {key[i : i + 2] for i in range(len(key) - 1)}
 
 
 def _key(name: str) -> str:
     """Equal for names that mean the same: without case, and as they look on one line."""
     return visible(name).lower()
+
+
+def _sqlite_key(name: str) -> str:
+    """Equal for names that are the same one to SQLite, which ignores the case of ASCII letters."""
+    return "".join(character.lower() if character.isascii() else character for character in name)
 
 
 def _keys(name: str) -> list[str]:
@@ -193,7 +212,9 @@ _SHADOWS = {
 
 def _shadow_names(rows: list[Row]) -> set[str]:
     """The names of shadow tables, as keys; `rows` are (name, type, sql)."""
-    return {_key(f"{name!s}_{suffix}") for name, _, sql in rows for suffix in _SHADOWS.get(_module(str(sql)), ())}
+    return {
+        _sqlite_key(f"{name!s}_{suffix}") for name, _, sql in rows for suffix in _SHADOWS.get(_module(str(sql)), ())
+    }
 
 
 def _module(sql: str) -> str:
@@ -211,6 +232,6 @@ def _relation(name: str, type_: str, sql: str, shadows: set[str]) -> Relation:
         kind = "view"
     elif name.lower().startswith("sqlite_"):
         kind = "internal"
-    elif _key(name) in shadows:
+    elif _sqlite_key(name) in shadows:
         kind = "shadow"
     return Relation(name, kind, sql)

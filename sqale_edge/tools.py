@@ -171,8 +171,9 @@ class Toolbox:
 
     def _foreign_keys(self, table_name: str | None = None) -> tuple[list[str], str, bool]:
         child = None if table_name is None else self._find(table_name).name
-        keys = [key for key in self._schema.foreign_keys if child is None or key.child == child]
-        return [_key_line(key) for key in keys] or ["No foreign keys."], "\n", False
+        schema = self._schema
+        keys = [key for key in schema.foreign_keys if child is None or key.child == child]
+        return [_key_line(key, schema) for key in keys] or ["No foreign keys."], "\n", False
 
     def _join_path(self, table_a: str, table_b: str) -> tuple[list[str], str, bool]:
         schema = self._schema
@@ -182,7 +183,7 @@ class Toolbox:
             return [f"No path between {show_name(start)} and {show_name(end)}."], "", False
         lines = [show_line(" -> ".join(show_name(name) for name in path))]
         for one, other in itertools.pairwise(path):
-            lines += [_key_line(key) for key in schema.keys_between(one, other)]
+            lines += [_key_line(key, schema) for key in schema.keys_between(one, other)]
         return lines, "\n", False
 
     def _sample_rows(self, table_name: str, limit: int = 5) -> tuple[list[str], str, bool]:
@@ -257,9 +258,11 @@ _NO_TABLE: Final = re.compile(r"no such table: (?:main\.)?(.*)")
 _NO_COLUMN: Final = re.compile(r"no such column: (?:.*\.)?(.*)")
 
 
-def _key_line(key: ForeignKey) -> str:
+def _key_line(key: ForeignKey, schema: Schema) -> str:
     """`child.a -> parent.x`; a composite key is one line of such pairs. Unknown columns of a parent are left out."""
     child, parent = show_name(key.child), show_name(key.parent)
+    if schema.is_missing(key.parent) and not re.fullmatch(r"[\w ]+", parent) and len(key.parent) <= NAME_CHARS:
+        parent = quote_name(visible(key.parent))  # "main.t" is not t
     pairs = itertools.zip_longest(key.columns, key.parent_columns[: len(key.columns)])
     shown = (f"{child}.{show_name(column)} -> {f'{parent}.{show_name(to)}' if to else parent}" for column, to in pairs)
     return show_line(", ".join(shown))

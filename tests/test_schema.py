@@ -3,6 +3,8 @@
 A comparison with SQLite's own pragmas, for every tool, is in test_tools.py.
 """
 
+import contextlib
+import cProfile
 import itertools
 import sqlite3
 import tempfile
@@ -146,6 +148,17 @@ def test_close_names():
     assert close_names("x" * 100_000, ["y" * 100_000] * 400) == []
 
 
+def test_close_names_of_many():
+    """Of thousands of names that all resemble the wanted one, few are compared, and the closest is among them."""
+    names = [f"measurements_of_station_{n:05}_{'ab' * 20}" for n in range(4000)]
+    profile = cProfile.Profile()
+    found = profile.runcall(close_names, names[1234].replace("_", ""), names)
+    assert found[0] == names[1234]
+    n_compared = sum(entry.callcount for entry in profile.getstats() if getattr(entry.code, "co_name", "") == "ratio")
+    assert 0 < n_compared <= 2 * 300
+    assert close_names("orders", [*names, "order"]) == ["order"]
+
+
 def test_foreign_keys(make):
     """Composite keys are one edge, missing parent columns are the parent's key, names have the parent's spelling."""
     assert make(SHAPES).foreign_keys == (
@@ -162,6 +175,48 @@ def test_foreign_keys(make):
         ForeignKey("uses", ("u",), "units", ("id",)),
         ForeignKey("uses", ("k",), "keyless", ()),
     )
+
+
+@pytest.mark.parametrize(
+    ("named", "table", "is_same"),
+    [
+        ("ORDERS", "orders", True),
+        ("orders", "Orders", True),
+        ("main.orders", "orders", False),
+        ("orders;", "orders", False),
+        ("[orders]", "orders", False),
+        ("orders ", "orders", False),
+        ("'orders'", "orders", False),
+        ("É", "é", False),
+        ("ÉA", "Éa", True),
+        ("\u212a", "k", False),
+        ("a\\nb", "a\nb", False),
+    ],
+)
+def test_foreign_keys_lead_where_sqlite_leads(tmp_path, named, table, is_same):
+    """The parent of a key is the table that SQLite means: the same name but for the case of ASCII letters, or none."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "t.sqlite", isolation_level=None)) as connection:
+        connection.execute(f'CREATE TABLE {quote_name(table)}(id INTEGER PRIMARY KEY, "É" UNIQUE)')
+        connection.execute(f"CREATE TABLE child(x REFERENCES {quote_name(named)}(ID))")
+        connection.execute("PRAGMA foreign_keys=1")
+        with pytest.raises(sqlite3.Error, match="constraint failed" if is_same else "no such table"):
+            connection.execute("INSERT INTO child VALUES (1)")
+    with Database.open(tmp_path / "t.sqlite") as database:
+        schema = Schema(database)
+        expected = (
+            ForeignKey("child", ("x",), table, ("id",)) if is_same else ForeignKey("child", ("x",), named, ("ID",))
+        )
+        assert schema.foreign_keys == (expected,)
+        assert schema.join_path("child", table) == (["child", table] if is_same else None)
+        answer = Toolbox(database).run("foreign_keys", {}).output
+    shown = named if named.isalnum() else quote_name(named)
+    assert answer == (f"child.x -> {table}.id" if is_same else f"child.x -> {shown}.ID")
+
+
+def test_shadow_tables_are_those_of_sqlite(make):
+    """A table whose name differs from a shadow table's in the case of a letter that is not ASCII is an ordinary one."""
+    schema = make('CREATE VIRTUAL TABLE "É" USING fts5(a); CREATE TABLE "é_content"(b); CREATE TABLE "É_other"(c)')
+    assert schema.names == ("É", "é_content", "É_other")
 
 
 @pytest.mark.parametrize(
