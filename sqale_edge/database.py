@@ -43,6 +43,7 @@ _OWN_TIMEOUT_S = 30.0
 _MEBIBYTE = 1 << 20
 _MAX_RUNS = 5
 _EXPLAIN = re.compile(r"explain\b", re.IGNORECASE)
+_MAX_SQL_CHARS = 990_000  # a little below SQLite's limit: EXPLAIN comes before it
 _MAX_WITH_COPIES = 10_000  # SQLite makes them while it compiles, where it is not to be stopped before version 3.41
 
 
@@ -193,9 +194,8 @@ class Database:
                 `failed`, `timeout` or `interrupted`.
             DatabaseOpenError: The file has changed, and cannot be opened any more.
         """
-        statement = _checked(sql)
         limits = _Limits(max_rows, max_cell_bytes, max_bytes, keep_partial)
-        return self._alone(lambda: self._run(statement, limits), timeout_s, should_stop)
+        return self._alone(lambda: self._run(_checked(sql), limits), timeout_s, should_stop)
 
     def read(
         self, sql: str, parameters: Sequence[Cell] = (), *, should_stop: Callable[[], bool] | None = None
@@ -348,6 +348,8 @@ class Database:
 
 def _checked(sql: str) -> str:
     """`sql` as one statement that Python can hand to SQLite. Raises QueryError."""
+    if len(sql) > _MAX_SQL_CHARS:
+        raise QueryError(f"the SQL has more than {_MAX_SQL_CHARS:,} characters. Make it simpler", kind="refused")
     if "\0" in sql:
         raise QueryError("the SQL has a NUL character in it", kind="refused")
     if any("\ud800" <= character <= "\udfff" for character in sql):

@@ -25,6 +25,9 @@ _TOKEN = re.compile(
 )
 
 
+_MAX_WITH_DEPTH = 20  # of WITH inside of WITH, on the average of all words
+
+
 def tokens(sql: str) -> Iterator[tuple[str, str]]:
     """The tokens of `sql` as (kind, text); kind: quoted, comment, space, word or other. Joined they are `sql`."""
     for match in _TOKEN.finditer(sql):
@@ -46,11 +49,12 @@ def unquote_name(text: str) -> str:
 
 def bare_statement(sql: str) -> str:
     """`sql` without the white space, comments and semicolons around it; empty if there is nothing else."""
-    parts = [(kind, text) for kind, text in tokens(sql)]
-    meaningful = [i for i, (kind, text) in enumerate(parts) if kind not in ("space", "comment") and text != ";"]
-    if not meaningful:
-        return ""
-    return "".join(text for _, text in parts[meaningful[0] : meaningful[-1] + 1])
+    start, end, position = -1, 0, 0
+    for kind, text in tokens(sql):
+        position += len(text)
+        if kind not in ("space", "comment") and text != ";":
+            start, end = (position - len(text) if start < 0 else start), position
+    return sql[start:end] if start >= 0 else ""
 
 
 def one_line(sql: str) -> str:
@@ -68,10 +72,13 @@ def one_line(sql: str) -> str:
 
 def n_with_copies(sql: str, limit: int) -> int:
     """About how often SQLite copies a table in WITH, once for each use, also for a use in a copy; `limit` at most."""
+    if not re.search(r"\bwith\b", sql, re.IGNORECASE):
+        return 0
     words = [unquote_name(text).lower() for kind, text in tokens(sql) if kind not in ("space", "comment")]
     bodies: dict[str, list[str]] = {}
     opened: list[int] = []
     partner: dict[int, int] = {}
+    n_words = 0
     for i, word in enumerate(words):
         if word == "(":
             opened.append(i)
@@ -79,6 +86,9 @@ def n_with_copies(sql: str, limit: int) -> int:
             partner[i] = start = opened.pop()
             name = _with_name(words, start, partner)
             if name:
+                n_words += i - start
+                if n_words > _MAX_WITH_DEPTH * len(words):
+                    return limit
                 bodies.setdefault(name, []).extend(words[start : i + 1])
     uses = {
         name: collections.Counter(word for word in body if word in bodies and word != name)

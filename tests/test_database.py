@@ -209,6 +209,7 @@ def test_many_threads(numbers):
             "refused",
             "the SQL has a parameter without a value, ? or :name. Write the value itself",
         ),
+        ("SELECT 1 -- " + " " * 990_000, "refused", "the SQL has more than 990,000 characters. Make it simpler"),
         ("SELECT 1\0", "refused", "the SQL has a NUL character in it"),
         ("SELECT '\ud800'", "refused", "the SQL has characters in it that are not valid Unicode"),
         ("SELECT m FROM t", "failed", "no such column: m"),

@@ -142,6 +142,8 @@ STATEMENTS = [
     ("SELECT " + "+".join("1" * 3000), "too large"),
     (doubling(4), RUNS, 1),
     (doubling(4, is_reversed=True), RUNS, 1),
+    ("WITH a AS (" * 1000, ANY),
+    ("WITH a AS (" * 1000 + "SELECT 1" + ")" * 1000 + "SELECT 1", "use each other too often"),
     (doubling(40), "use each other too often"),
     (doubling(40, is_reversed=True), "use each other too often"),
     ("SELECT " + "(" * 3000 + "1" + ")" * 3000, ""),

@@ -8,6 +8,7 @@ import cProfile
 import itertools
 import sqlite3
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from sqale_edge.database import Database
 from sqale_edge.schema import ForeignKey, Schema, close_names
-from sqale_edge.sql_text import bare_statement, one_line, quote_name, tokens, unquote_name, visible
+from sqale_edge.sql_text import bare_statement, n_with_copies, one_line, quote_name, tokens, unquote_name, visible
 from sqale_edge.tools import Toolbox
 
 SHAPES = """
@@ -326,6 +327,20 @@ def test_tokens_lose_nothing(text):
     assert bare_statement(text) in text
     assert bare_statement(bare_statement(text)) == bare_statement(text)
     assert len(one_line(text).splitlines()) <= 1
+
+
+def test_nested_with_is_looked_at_in_linear_time():
+    """Of a statement of nested WITH, however deep, no more than a small multiple of its length is copied."""
+    peaks = []
+    for depth in (2_000, 20_000):
+        sql = "WITH a AS (" * depth + "SELECT 1" + ")" * depth + "SELECT 1"
+        tracemalloc.start()
+        assert n_with_copies(sql, 10_000) == 10_000
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 20 * peaks[0]
+    nested = "WITH a AS (" * 15 + "SELECT 1" + ") SELECT * FROM a" * 15
+    assert n_with_copies(nested, 10_000) < 100
 
 
 @pytest.mark.parametrize(
