@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import unicodedata
 from typing import TYPE_CHECKING
 
 from sqale_edge.sql_text import quote_name, visible
@@ -25,10 +26,16 @@ CELL_CHARS = 1_000
 NAME_CHARS = 200
 BLOB_BYTES = 16
 
-# A `|` that stands alone could be taken for the border of a cell; `a|b` could not.
-_LONE_BAR = re.compile(r"(?<![^ ])\|(?![^ ])")
-# What the protocol says to the model at the start of a line.
-_PROTOCOL_LINE = re.compile(r"\s*(\[\d+ tool turns? left|tool results?\b|\.\.\. \(|error:)", re.IGNORECASE)
+# A `|` that stands alone could be taken for the border of a cell; `a|b` could not. One that has a backslash in the data
+# gets another, so that the two can be told apart.
+_LONE_BAR = re.compile(r"(?<![^ ])(?=\\*\|(?![^ ]))")
+# What the protocol says to the model at the start of a line, also after backslashes.
+_PROTOCOL_LINE = re.compile(r"[\\\s]*(\[\d+ tool turns? left|tool results?\b|\.\.\. \(|error:)", re.IGNORECASE)
+# Unicode's default-ignorable characters, which are not seen, and the other marks of direction.
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0"
+    "\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 _PLAIN_NAME = re.compile(r"(?!\s)[^,|\"]+(?<!\s)")
 
 
@@ -36,7 +43,7 @@ def show_cell(cell: Cell) -> str:
     """A cell in a row: NULL as None, numbers as Python prints them, text on one line, a BLOB as hex; never long."""
     if isinstance(cell, str):
         text = cell if len(cell) <= CELL_CHARS else f"{cell[:CELL_CHARS]}... ({len(cell)} characters)"
-        return _LONE_BAR.sub(r"\\|", visible(text))
+        return _LONE_BAR.sub(r"\\", visible(text))
     if isinstance(cell, bytes):
         return f"x'{cell.hex()}'" if len(cell) <= BLOB_BYTES else f"x'{cell[:BLOB_BYTES].hex()}...' ({len(cell)} bytes)"
     return str(cell)
@@ -51,8 +58,9 @@ def show_name(name: str) -> str:
 
 
 def show_line(line: str) -> str:
-    """A line of a result, with a backslash before what only the protocol may say."""
-    return f"\\{line}" if _PROTOCOL_LINE.match(line) else line
+    """A line of a result, with a backslash before what only the protocol may say, or what looks like it."""
+    seen = line if line.isascii() else unicodedata.normalize("NFKC", _UNSEEN.sub("", line))
+    return f"\\{line}" if _PROTOCOL_LINE.match(seen) else line
 
 
 def show_table(table: Table) -> list[str]:

@@ -586,8 +586,35 @@ def test_clip(parts, separator, max_chars):
         "Tool results (1/2)",
         "... (x)",
         "Error: x",
+        "  error: x",
+        "\u200bError: x",
+        "\u202e \u2066[3 tool turns left",
+        "\ufeff\ufe0f... (x)",
+        "Tool\u00ad res\u200dult:",
+        "\u3164Error: x",
+        "\U000e0041Error: x",
+        "［3 tool turns left",
+        "Ｅｒｒｏｒ： x",
+        "\u2003Error: x",
+        "… (x)",
+        "\\Error: x",
+        "\\ \\Error: x",
     ],
 )
 def test_show_line(line):
     """A line that only the protocol may say gets a backslash."""
     assert show_line(line) == "\\" + line
+
+
+@pytest.mark.parametrize("line", ["Errors: x", "name | Error: x", "the tool result", "é", "\u200bé", "\\x", ""])
+def test_show_ordinary_lines(line):
+    """Any other line stays as it is."""
+    assert show_line(line) == line
+
+
+def test_backslashes_before_a_bar():
+    """Different cells are shown differently, also if they have the backslash that a lone bar gets."""
+    cells = ["|", "\\|", "\\\\|", "a | b", "a \\| b", "a|b", "a\\|b", "a\\| b", "| |", "\\| |", "| \\|"]
+    shown = [show_cell(cell) for cell in cells]
+    assert len(set(shown)) == len(cells)
+    assert shown[:7] == ["\\|", "\\\\|", "\\\\\\|", "a \\| b", "a \\\\| b", "a|b", "a\\|b"]
