@@ -25,7 +25,7 @@ from sqale_edge.imports import import_files, is_importable
 from sqale_edge.private_files import remove_abandoned
 from sqale_edge.row_budget import STORED_VALUE_BYTES, VALUE_BYTES, Plan, read_plan
 from sqale_edge.sql_text import bare_statement, n_with_copies
-from sqale_edge.sqlite_errors import BUSY, ROW_TOO_LONG, describe, is_busy
+from sqale_edge.sqlite_errors import BUSY, HIGHLIGHT_TOO_LONG, ROW_TOO_LONG, describe, is_busy
 from sqale_edge.sqlite_files import BUSY_TIMEOUT_S, SECONDS_BETWEEN, FileBusyError, error_code, open_file, wait_open
 from sqale_edge.sqlite_guard import Guard, touch_virtual_tables
 
@@ -287,7 +287,8 @@ class Database:
             if error_code(error) != sqlite3.SQLITE_TOOBIG:
                 raise
             if value_bytes < VALUE_BYTES:
-                raise QueryError(ROW_TOO_LONG, path=self.path) from error
+                message = HIGHLIGHT_TOO_LONG if plan.has_highlight else ROW_TOO_LONG
+                raise QueryError(message, path=self.path) from error
             if self._guard.is_recursive or not plan.is_linear:
                 raise
         try:

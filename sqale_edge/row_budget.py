@@ -24,6 +24,9 @@ STORED_VALUE_BYTES = 64 << 20
 ROW_BYTES = 256 << 20
 """What all values that a statement holds at once may take together. Python's copies of a row come on top."""
 
+HIGHLIGHT_BYTES = 4 << 10
+"""How long a value may be beside FTS5's highlight(), which copies all that it has so far at each of its marks."""
+
 # How many values an instruction holds. A sorter that merges holds a row of each of its runs; LIKE and GLOB make no
 # value, but look at each character several times; JSON takes up to 16 times its length once it is read, also where
 # json_each reads it, which is a table to SQLite.
@@ -61,13 +64,18 @@ class Plan:
     functions: frozenset[str] = frozenset()
 
     @property
+    def has_highlight(self) -> bool:
+        """It calls highlight(), whose time is the square of what it makes, and is not bounded by SQLite's limits."""
+        return "highlight" in self.functions
+
+    @property
     def is_linear(self) -> bool:
         """Its functions may be given long values."""
         return self.functions <= _LINEAR_FUNCTIONS
 
     def value_bytes(self, most: int) -> int:
         """How long its values may be, `most` at most."""
-        return min(most, ROW_BYTES // self.n_values)
+        return min(most, ROW_BYTES // self.n_values, HIGHLIGHT_BYTES if self.has_highlight else most)
 
 
 def read_plan(connection: sqlite3.Connection, statement: str, check: Callable[[], None]) -> Plan:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import sqlite3
 
-from sqale_edge.row_budget import ROW_BYTES, STORED_VALUE_BYTES, VALUE_BYTES
+from sqale_edge.row_budget import HIGHLIGHT_BYTES, ROW_BYTES, STORED_VALUE_BYTES, VALUE_BYTES
 from sqale_edge.sqlite_files import FileBusyError, error_code
 
 ROW_TOO_LONG = (
     f"a value is too long: one may have {STORED_VALUE_BYTES >> 20} MiB, and all of a row together "
     f"{ROW_BYTES >> 20} MiB. Select fewer columns, or length() or substr() of the long one"
 )
+HIGHLIGHT_TOO_LONG = f"a value is too long for highlight(): more than {HIGHLIGHT_BYTES >> 10} KiB. Use snippet()"
 BUSY = "another program is writing to the database. Try again"
 _BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _FAILURES = {

@@ -108,3 +108,17 @@ def test_what_long_values_are_not_given_to(query, sql, message):
     """Functions that could take very long, also in generated columns, recursion and long patterns get none of them."""
     with pytest.raises(QueryError, match=message):
         query(sql)
+
+
+def test_highlight_makes_no_bomb(tmp_path):
+    """FTS5's highlight(), whose result SQLite does not bound, works on short values only; snippet() on any."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "t.sqlite", isolation_level=None)) as connection:
+        connection.execute("CREATE VIRTUAL TABLE d USING fts5(x)")
+        connection.execute("INSERT INTO d VALUES ('a b'), (?)", ("a " * 9_000,))
+    with Database.open(tmp_path / "t.sqlite") as database:
+        marks = "'[', ']'"
+        assert database.query(f"SELECT highlight(d, 0, {marks}) FROM d('b')", max_rows=1).rows == (("a [b]",),)
+        assert database.query(f"SELECT snippet(d, 0, {marks}, '', 2) FROM d('a') WHERE rowid = 2", max_rows=1).rows
+        for marks in ("hex(zeroblob(400000)), ''", "'[', ']'"):
+            with pytest.raises(QueryError, match=r"too long for highlight\(\): more than 4 KiB\. Use snippet\(\)"):
+                database.query(f"SELECT highlight(d, 0, {marks}) FROM d('a')", max_rows=9)
