@@ -91,7 +91,7 @@ def _find_delimiter(file: TextFile, delimiters: str) -> tuple[str, bool]:
         return named[1], True
 
     def score(delimiter: str) -> tuple[bool, int, int]:
-        records = []
+        records: list[list[str]] = []
         with contextlib.suppress(csv.Error):
             records.extend(fields for fields in csv.reader(sample, delimiter=delimiter) if _is_record(fields))
         n_fields = len(records[0]) if records else 0

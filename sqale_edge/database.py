@@ -4,8 +4,7 @@ Nothing that runs here changes the database, or any other file of the person's. 
 thread; one statement runs at a time, a second waits, also if it is cancelled meanwhile. `interrupt` may be called at
 any time. When the file changes, the next statement reads it anew.
 
-Not guaranteed: a limit of memory for a statement that is made to waste it, and a stop inside a single function call;
-see docs/security.md.
+Not guaranteed: a small limit of memory, and a stop inside a single function call; see docs/security.md.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ def _open_bytes(path: Path) -> Iterator[IO[bytes]]:
     with _ONE_READER:
         descriptor = next((kept for kept in _KEPT if os.path.samestat(os.fstat(kept), path.stat())), -1)
         if descriptor < 0:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY)
             _KEPT.append(descriptor)
         with open(descriptor, "rb", closefd=False) as file:
             file.seek(0)
