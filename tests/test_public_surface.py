@@ -22,7 +22,9 @@ FILES = {
 }
 # Each of these may import those before it. `llama`, `cli`, `convert` and `benchmarks` are packages, free inside.
 ORDER = """
-    _version errors settings episode sql_text private_files row_budget sqlite_guard sqlite_files sqlite_errors text_files csv_files json_files column_types imports database results
+    _version errors settings episode results
+    sql_text private_files row_budget sqlite_guard sqlite_files sqlite_errors
+    text_files csv_files json_files column_types imports database
     schema tool_text tools grammar
     exclusive engine llama models
     rendering chat_template replies protocol turn loop agent
