@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from sqale_edge.episode import Cell
+
 _TABLES: Final = """
 CREATE TABLE suppliers (id INTEGER PRIMARY KEY, name TEXT, city TEXT, rating REAL);
 CREATE TABLE products (
@@ -37,7 +39,7 @@ _SUPPLIERS: Final = (
     ("Nordlys Glassworks", "Bergen", 4.5),
     ("Casa Arcilla", "Seville", 4.1),
     ("Weavers of Leith", "Dundee", 4.8),
-    ("Brandt and Daughters", "Bremen", 3.9),
+    ("Brandt and Daughters", "Bremen", None),  # new, and not rated yet
     ("Oficina do Cobre", "Porto", 4.3),
 )
 _PRODUCTS: Final = (  # name, material, price, stock, supplier
@@ -110,7 +112,7 @@ def write_sample_shop(path: Path) -> None:
         raise
 
 
-def _insert(connection: sqlite3.Connection, table: str, rows: Iterable[tuple[str | float, ...]]) -> None:
+def _insert(connection: sqlite3.Connection, table: str, rows: Iterable[tuple[Cell, ...]]) -> None:
     """Add rows that lack only their id, which is counted from 1."""
     numbered = [(number, *row) for number, row in enumerate(rows, 1)]
     places = ", ".join("?" * len(numbered[0]))

@@ -1,0 +1,138 @@
+"""`sqale-edge demo`: a sample database, the demo model and a few questions, offline."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from sqale_edge.cli import EXIT_NO_ANSWER
+from sqale_edge.cli.answers import format_answer
+from sqale_edge.cli.background import iterate_in_background
+from sqale_edge.cli.options import load_options
+from sqale_edge.cli.text import dump_json, printable, write_out
+from sqale_edge.cli.trace import Progress, Trace
+from sqale_edge.episode import Finished, Noted
+from sqale_edge.errors import Cancelled, DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqale_edge.agent import Agent
+    from sqale_edge.episode import Episode, Event
+    from sqale_edge.settings import GpuLayers
+
+QUESTIONS = (
+    "How many customers are there?",
+    "How many customers with city ghent are there?",
+    "What is the average price of the products?",
+    "List the names of the 3 products with the highest price.",
+    "Show the number of orders for each status.",
+)
+
+
+@click.command()
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the sample database to FILE. [default: shop.sqlite in this program's data folder]",
+)
+@load_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and no trace.")
+def demo(*, output: Path | None, gpu_layers: GpuLayers | None, threads: int | None, as_json: bool) -> int:
+    """Write a sample database, a small shop, and ask the demo model a few questions about it.
+
+    The demo model is part of this program and nothing is downloaded. It shows how things work; how often it is right is
+    said first, and an answer that is wrong is shown as it is.
+
+    \b
+    Example:
+      sqale-edge demo
+    """
+    shop = _write_shop(output)
+    console = Console(stderr=True)
+    view = Progress(console) if as_json else Trace(console)
+    episodes: list[Episode] = []
+    try:
+        with contextlib.closing(_ask_all(shop, gpu_layers, threads)) as events:
+            for event in events:
+                view.show(event)
+                if isinstance(event, Finished):
+                    episodes.append(event.episode)
+                    if not as_json:
+                        write_out(format_answer(event.episode, "table") or "(no answer)")
+    finally:
+        view.close()
+    if len(episodes) < len(QUESTIONS) or episodes[-1].ended_by == "cancelled":
+        raise Cancelled("the demonstration was cancelled")
+    if as_json:
+        write_out(dump_json({"database": str(shop), "episodes": [one.to_dict() for one in episodes]}, indent=2))
+    else:
+        _say_what_next(console, shop, episodes)
+    return 0 if all(episode.sql is not None for episode in episodes) else EXIT_NO_ANSWER
+
+
+def _write_shop(output: Path | None) -> Path:
+    """Write the sample database; a file that somebody chose is never replaced."""
+    import platformdirs  # noqa: PLC0415 - keeps --help light
+
+    from sqale_edge.sample_shop import write_sample_shop  # noqa: PLC0415
+
+    path = output or platformdirs.user_data_path("sqale-edge", appauthor=False) / "shop.sqlite"
+    if output is not None and output.exists():
+        raise DatabaseError(f"there is already a file {str(path)!r}", path=str(path), hint="choose another --output")
+    try:
+        write_sample_shop(path)
+    except OSError as error:
+        raise DatabaseError(
+            f"the sample database {str(path)!r} cannot be written: {error.strerror or error}",
+            path=str(path),
+            hint="choose a place that can be written with --output",
+        ) from None
+    return path
+
+
+def _ask_all(shop: Path, gpu_layers: GpuLayers | None, threads: int | None) -> Iterator[Event]:
+    """What happens while all questions are answered, each preceded by a note that has its words."""
+    from sqale_edge.agent import Agent  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.models import DEMO  # noqa: PLC0415
+    from sqale_edge.settings import EngineSettings  # noqa: PLC0415
+
+    settings = EngineSettings.from_environment(gpu_layers=gpu_layers, threads=threads)
+    agents: list[Agent] = []
+    is_stopped = False
+
+    def answer() -> Iterator[Event]:
+        with Agent.load(DEMO, settings=settings, on_progress=lambda _: not is_stopped) as agent:
+            agents.append(agent)
+            for question in QUESTIONS:
+                if not is_stopped:
+                    yield Noted(1, question)
+                    yield from agent.stream(question, shop)
+
+    def stop() -> None:
+        nonlocal is_stopped
+        is_stopped = True
+        for agent in agents:
+            agent.cancel()
+
+    return iterate_in_background(answer, stop)
+
+
+def _say_what_next(console: Console, shop: Path, episodes: list[Episode]) -> None:
+    """The sum, and where to go from here."""
+    n_tokens = sum(episode.usage.n_evaluated + episode.usage.n_decoded for episode in episodes)
+    seconds = sum(episode.timing.total_s for episode in episodes)
+    lines = (
+        f"{len(episodes)} questions, {n_tokens} tokens, {seconds:.1f} s. The sample database is {shop}",
+        "Ask it yourself, or ask a database of yours:",
+        f'  sqale-edge ask {shop} "How many orders with status open are there?" --model demo --trace',
+        "For real questions convert a model that was trained for them: sqale-edge convert --help",
+    )
+    console.print(Text(printable("\n".join(lines))), highlight=False, soft_wrap=True)
