@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from sqale_edge.database import Database
@@ -15,12 +14,14 @@ from sqale_edge.errors import ModelError
 from sqale_edge.exclusive import Exclusive
 from sqale_edge.grammar import tool_call_grammar
 from sqale_edge.loop import CancelFlag, EpisodeLoop
+from sqale_edge.models import find_model
 from sqale_edge.protocol import Protocol
 from sqale_edge.settings import EngineSettings, EpisodeLimits, SamplingSettings, check_seed, require
 from sqale_edge.tools import TOOLS, Toolbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
+    from pathlib import Path
 
     from sqale_edge.engine import Engine
     from sqale_edge.episode import EndedBy, Episode
@@ -38,6 +39,8 @@ class Agent:
         engine: A loaded model; `close` closes it.
         sampling: How tokens are drawn; None takes the model's own settings.
         limits: What one question may cost.
+        load_s: Seconds that loading took, for the records.
+        notes: What a person should know about the model; every episode has them.
 
     Example:
         >>> from sqale_edge.testing import ScriptedEngine, make_shop
@@ -53,12 +56,14 @@ class Agent:
         sampling: SamplingSettings | None = None,
         limits: EpisodeLimits | None = None,
         load_s: float = 0.0,
+        notes: Sequence[str] = (),
     ) -> None:
         _check_parts(sampling, limits)
         self.engine = engine
         self.limits = limits or EpisodeLimits()
         self._sampling = sampling
         self._load_s = load_s
+        self._notes = notes
         self._protocol = Protocol(engine.info)
         self._grammar = engine.compile_grammar(tool_call_grammar(TOOLS))
         # Held for one event at a time, never while a caller has the stream: who reads it may change, or go away.
@@ -80,7 +85,7 @@ class Agent:
         """The agent with the model in a GGUF file.
 
         Args:
-            model: Path of a `.gguf` file.
+            model: Path of a `.gguf` file; or `demo`, the small model of this package.
             settings: How the model is loaded; the defaults are `EngineSettings.from_environment()`.
             sampling: As for `Agent`; the defaults are the model's own, with `SQALE_EDGE_*` over them.
             limits: As for `Agent`; the defaults are `EpisodeLimits.from_environment()`.
@@ -102,10 +107,11 @@ class Agent:
         require(on_progress is None or callable(on_progress), "on_progress", on_progress, "a function")
         _check_parts(sampling, limits)
         limits = limits or EpisodeLimits.from_environment()
-        engine = LlamaEngine(Path(model), settings or EngineSettings.from_environment(), on_progress=on_progress)
+        file = find_model(model)
+        engine = LlamaEngine(file.path, settings or EngineSettings.from_environment(), on_progress=on_progress)
         try:
             sampling = sampling or engine.info.sampling.with_environment()
-            return cls(engine, sampling=sampling, limits=limits, load_s=engine.load_s)
+            return cls(engine, sampling=sampling, limits=limits, load_s=engine.load_s, notes=file.notes)
         except BaseException:
             engine.close()
             raise
@@ -212,6 +218,7 @@ class Agent:
             evidence=evidence,
             seed=seed,
             load_s=self._load_s,
+            notes=self._notes,
         )
         yield from drive(loop.steps(), self.engine)
 

@@ -84,6 +84,7 @@ class EpisodeLoop:
         evidence: str | None,
         seed: int,
         load_s: float = 0.0,
+        notes: Sequence[str] = (),
     ) -> None:
         self._engine, self._sequence, self._protocol, self._grammar = engine, sequence, protocol, grammar
         self._database, self._toolbox, self._limits, self._flag = database, toolbox, limits, flag
@@ -91,7 +92,7 @@ class EpisodeLoop:
         self._started = time.perf_counter()
         self._prefill_s = self._tool_s = 0.0
         self._turns: list[OpenTurn] = []
-        self._notes = [*protocol.notes, *database.notes]
+        self._notes = [*notes, *protocol.notes, *database.notes]
         self._answered: dict[str, ToolResult] = {}
         self._last_query: str | None = None
         self._n_failed_queries = 0

@@ -43,8 +43,8 @@ class DemoCard:
     def label(self) -> str:
         """One sentence, to be shown wherever the demo model answers."""
         return (
-            f"this is the demo model: tiny, right in {self.n_right} of {self.n_questions} questions of the few kinds that "
-            "it knows, and there to show how things work, not for real questions"
+            f"this is the demo model: tiny, right in {self.n_right} of {self.n_questions} questions of the few kinds "
+            "that it knows, and there to show how things work, not for real questions"
         )
 
 

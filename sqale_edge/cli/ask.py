@@ -12,6 +12,7 @@ from sqale_edge.cli import EXIT_NO_ANSWER
 from sqale_edge.cli.answers import FORMATS, format_answer
 from sqale_edge.cli.background import iterate_in_background
 from sqale_edge.cli.options import model_options
+from sqale_edge.cli.session import Session
 from sqale_edge.cli.text import printable, write_out
 from sqale_edge.cli.trace import Progress, Trace
 from sqale_edge.episode import Finished, Noted
@@ -77,36 +78,24 @@ def ask(
     Example:
       sqale-edge ask shop.sqlite "How many customers are there?" --model model.gguf --trace
     """
-    from sqale_edge.agent import Agent  # noqa: PLC0415 - keeps --help light
-    from sqale_edge.database import Database  # noqa: PLC0415
+    from sqale_edge.database import Database  # noqa: PLC0415 - keeps --help light
     from sqale_edge.settings import EngineSettings, EpisodeLimits  # noqa: PLC0415
 
     settings = EngineSettings.from_environment(gpu_layers=gpu_layers, threads=threads)
     limits = EpisodeLimits.from_environment(timeout_s=timeout, max_rows=max_rows)
-    agents: list[Agent] = []
-    is_stopped = False
+    session = Session(model, settings, limits)
 
     def answer() -> Iterator[Event]:
-        with (
-            Database.open(list(db) if len(db) > 1 else db[0]) as database,
-            Agent.load(model, settings=settings, limits=limits, on_progress=lambda _: not is_stopped) as agent,
-        ):
-            agents.append(agent)
+        with Database.open(list(db) if len(db) > 1 else db[0]) as database, session.load_agent() as agent:
             yield Noted(1, agent.engine.info.offload)
-            if not is_stopped:
+            if not session.is_stopped:
                 yield from agent.stream(question, database, evidence, seed=seed)
-
-    def stop() -> None:
-        nonlocal is_stopped
-        is_stopped = True
-        for agent in agents:
-            agent.cancel()
 
     console = Console(stderr=True)
     view = Trace(console) if trace else Progress(console)
     episode: Episode | None = None
     try:
-        with contextlib.closing(iterate_in_background(answer, stop)) as events:
+        with contextlib.closing(iterate_in_background(answer, session.stop)) as events:
             for event in events:
                 view.show(event)
                 if isinstance(event, Finished):

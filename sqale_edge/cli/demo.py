@@ -14,6 +14,7 @@ from sqale_edge.cli import EXIT_NO_ANSWER
 from sqale_edge.cli.answers import format_answer
 from sqale_edge.cli.background import iterate_in_background
 from sqale_edge.cli.options import load_options
+from sqale_edge.cli.session import Session
 from sqale_edge.cli.text import dump_json, printable, write_out
 from sqale_edge.cli.trace import Progress, Trace
 from sqale_edge.episode import Finished, Noted
@@ -22,7 +23,6 @@ from sqale_edge.errors import Cancelled, DatabaseError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sqale_edge.agent import Agent
     from sqale_edge.episode import Episode, Event
     from sqale_edge.settings import GpuLayers
 
@@ -99,30 +99,24 @@ def _write_shop(output: Path | None) -> Path:
 
 
 def _ask_all(shop: Path, gpu_layers: GpuLayers | None, threads: int | None) -> Iterator[Event]:
-    """What happens while all questions are answered, each preceded by a note that has its words."""
-    from sqale_edge.agent import Agent  # noqa: PLC0415 - keeps --help light
-    from sqale_edge.models import DEMO  # noqa: PLC0415
-    from sqale_edge.settings import EngineSettings  # noqa: PLC0415
+    """What happens while all questions are answered: the model's label once, then each question in words of its own."""
+    from sqale_edge.models import DEMO, find_model  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.settings import EngineSettings, EpisodeLimits  # noqa: PLC0415
 
     settings = EngineSettings.from_environment(gpu_layers=gpu_layers, threads=threads)
-    agents: list[Agent] = []
-    is_stopped = False
+    session = Session(DEMO, settings, EpisodeLimits.from_environment())
+
+    labels = [Noted(1, note) for note in find_model(DEMO).notes]
 
     def answer() -> Iterator[Event]:
-        with Agent.load(DEMO, settings=settings, on_progress=lambda _: not is_stopped) as agent:
-            agents.append(agent)
+        with session.load_agent() as agent:
+            yield from labels
             for question in QUESTIONS:
-                if not is_stopped:
+                if not session.is_stopped:
                     yield Noted(1, question)
-                    yield from agent.stream(question, shop)
+                    yield from (event for event in agent.stream(question, shop) if event not in labels)
 
-    def stop() -> None:
-        nonlocal is_stopped
-        is_stopped = True
-        for agent in agents:
-            agent.cancel()
-
-    return iterate_in_background(answer, stop)
+    return iterate_in_background(answer, session.stop)
 
 
 def _say_what_next(console: Console, shop: Path, episodes: list[Episode]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import sqlite3
-from pathlib import Path
 from typing import Any
 
 import click
@@ -21,11 +20,10 @@ _MIB = 1 << 20
     "--model",
     envvar="SQALE_EDGE_MODEL",
     show_envvar=True,
-    type=click.Path(path_type=Path),
-    help="A GGUF file: say what it is and how much memory it will take.",
+    help="A GGUF file, or demo: say what it is and how much memory it will take.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def doctor(*, model: Path | None, as_json: bool) -> None:
+def doctor(*, model: str | None, as_json: bool) -> None:
     """Show the installed build, this machine, and the memory that a model needs before it is loaded.
 
     \b
@@ -74,24 +72,26 @@ def _describe_machine() -> dict[str, dict[str, Any]]:
     }
 
 
-def _describe_model(path: Path, available_bytes: int | None) -> dict[str, Any]:
+def _describe_model(name: str, available_bytes: int | None) -> dict[str, Any]:
     from sqale_edge.llama import read_model_info  # noqa: PLC0415
     from sqale_edge.llama.memory import estimate_memory  # noqa: PLC0415
+    from sqale_edge.models import find_model  # noqa: PLC0415
     from sqale_edge.protocol import Protocol  # noqa: PLC0415
     from sqale_edge.settings import EngineSettings  # noqa: PLC0415
 
-    info = read_model_info(path)
+    model = find_model(name)
+    info = read_model_info(model.path)
     settings = EngineSettings.from_environment()
-    estimate = estimate_memory(info.metadata, path.stat().st_size, settings)
+    estimate = estimate_memory(info.metadata, model.path.stat().st_size, settings)
     protocol = Protocol(info)
     return {
-        "file": str(path),
+        "file": str(model.path),
         "name": info.name,
         "architecture": info.metadata.get("general.architecture"),
         "vocabulary": info.n_vocab,
         "thinks": protocol.thinks,
         "prompt": protocol.source,
-        "notes": [*protocol.notes, *_context_note(settings.n_ctx, info.n_ctx)],
+        "notes": [*model.notes, *protocol.notes, *_context_note(settings.n_ctx, info.n_ctx)],
         "n_ctx": settings.n_ctx,
         "weights_bytes": estimate.weights_bytes,
         "kv_cache_bytes": estimate.kv_cache_bytes,

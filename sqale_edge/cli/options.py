@@ -25,20 +25,28 @@ class _GpuLayersType(click.ParamType):  # type: ignore[type-arg] # generic from 
             self.fail(f"{value!r} is not auto, off or a number of layers", param, ctx)
 
 
-def model_options(command: F) -> F:
-    """How a model is chosen and loaded."""
-    for option in reversed(
-        (
-            click.option(
-                "-m", "--model", required=True, envvar="SQALE_EDGE_MODEL", show_envvar=True, help="A GGUF file."
-            ),
-            click.option("--gpu-layers", type=_GpuLayersType(), help="Layers to offload to a GPU. [default: auto]"),
-            click.option(
-                "--threads",
-                type=click.IntRange(1, 512),
-                help="CPU threads. [default: the cores that this process may use]",
-            ),
-        )
+def load_options(command: F) -> F:
+    """How a model is loaded."""
+    for option in (
+        click.option(
+            "--threads",
+            type=click.IntRange(1, 512),
+            help="CPU threads. [default: the cores that this process may use]",
+        ),
+        click.option("--gpu-layers", type=_GpuLayersType(), help="Layers to offload to a GPU. [default: auto]"),
     ):
         command = option(command)
     return command
+
+
+def model_options(command: F) -> F:
+    """How a model is chosen and loaded."""
+    choose = click.option(
+        "-m",
+        "--model",
+        required=True,
+        envvar="SQALE_EDGE_MODEL",
+        show_envvar=True,
+        help="A GGUF file; or demo, the small model of this package.",
+    )
+    return choose(load_options(command))
