@@ -32,18 +32,18 @@ def test_every_command_has_an_example(name):
     """Help describes the command and each option, and shows the command as it is typed, on a line of its own."""
     command = cli.get_command(CONTEXT, name)
     text = command.get_help(click.Context(command, info_name=name, parent=CONTEXT))
-    assert re.search(rf"^  Examples?:\n    sqale-edge {name} ", text, re.MULTILINE)
+    assert re.search(rf"^  Examples?:\n    sqale-edge {name}\b", text, re.MULTILINE)
     assert "\\b" not in text
     assert all(option.help for option in command.params if isinstance(option, click.Option))
 
 
 def test_readme_has_two_commands():
-    """A fresh machine needs exactly two commands: one to install and ask, one to install and test."""
+    """A fresh machine needs exactly two commands: one to install and see it work, one to install and test."""
     blocks = shell_blocks((ROOT / "README.md").read_text(encoding="utf-8"))
     commands = [block.replace("\\\n", " ").strip() for block in blocks]
     assert len(commands) == 2
     assert all("\n" not in command for command in commands)
-    assert re.search(r"pip install \..*&& \S*sqale-edge ask ", commands[0])
+    assert re.search(r"pip install \. && \S*sqale-edge demo$", commands[0])
     assert re.search(r"pip install '\.\[dev\]'.*&& \S*pytest$", commands[1])
 
 
