@@ -17,13 +17,13 @@ from sqale_edge.cli.options import load_options
 from sqale_edge.cli.session import Session
 from sqale_edge.cli.text import dump_json, printable, write_out
 from sqale_edge.cli.trace import Progress, Trace
-from sqale_edge.episode import Finished, Noted
+from sqale_edge.episode import Event, Finished, Noted
 from sqale_edge.errors import Cancelled, DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
-    from sqale_edge.episode import Episode, Event
+    from sqale_edge.episode import Episode
     from sqale_edge.settings import GpuLayers
 
 QUESTIONS = (
@@ -62,7 +62,10 @@ def demo(*, output: Path | None, gpu_layers: GpuLayers | None, threads: int | No
     try:
         with contextlib.closing(_ask_all(shop, gpu_layers, threads)) as events:
             for event in events:
-                view.show(event)
+                if isinstance(event, Event):
+                    view.show(event)
+                elif not as_json:
+                    console.print(Text(f"\n{event}"), style="bold magenta", highlight=False, soft_wrap=True)
                 if isinstance(event, Finished):
                     episodes.append(event.episode)
                     if not as_json:
@@ -98,22 +101,23 @@ def _write_shop(output: Path | None) -> Path:
     return path
 
 
-def _ask_all(shop: Path, gpu_layers: GpuLayers | None, threads: int | None) -> Iterator[Event]:
-    """What happens while all questions are answered: the model's label once, then each question in words of its own."""
+def _ask_all(shop: Path, gpu_layers: GpuLayers | None, threads: int | None) -> Generator[Event | str, None, None]:
+    """The model's label, then each question, as a text, and what happens while it is answered."""
     from sqale_edge.models import DEMO, find_model  # noqa: PLC0415 - keeps --help light
     from sqale_edge.settings import EngineSettings, EpisodeLimits  # noqa: PLC0415
 
-    settings = EngineSettings.from_environment(gpu_layers=gpu_layers, threads=threads)
+    # So small a model gains nothing from a second thread, and loses much where other programs compute.
+    settings = EngineSettings.from_environment(gpu_layers=gpu_layers, threads=threads or 1)
     session = Session(DEMO, settings, EpisodeLimits.from_environment())
 
     labels = [Noted(1, note) for note in find_model(DEMO).notes]
 
-    def answer() -> Iterator[Event]:
+    def answer() -> Iterator[Event | str]:
         with session.load_agent() as agent:
             yield from labels
             for question in QUESTIONS:
                 if not session.is_stopped:
-                    yield Noted(1, question)
+                    yield question
                     yield from (event for event in agent.stream(question, shop) if event not in labels)
 
     return iterate_in_background(answer, session.stop)

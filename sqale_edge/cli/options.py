@@ -31,7 +31,7 @@ def load_options(command: F) -> F:
         click.option(
             "--threads",
             type=click.IntRange(1, 512),
-            help="CPU threads. [default: the cores that this process may use]",
+            help="CPU threads. [default: the cores that this process may use; one in `demo`]",
         ),
         click.option("--gpu-layers", type=_GpuLayersType(), help="Layers to offload to a GPU. [default: auto]"),
     ):
