@@ -54,7 +54,7 @@ def measure(pairs: Path | None, n_questions: int) -> dict[str, Any]:
         for quant in QUANTS:
             model = folder / f"{quant}.gguf"
             convert_checkpoint(folder / "checkpoint", model, quant=quant)
-            report, _ = evaluate(model, n_questions, SEED, None)
+            report, _ = evaluate(model, n_questions, SEED, threads=1)
             card["held_out"][quant] = {"bytes": model.stat().st_size} | {
                 name: value for name, value in report.items() if name not in ("model", "seconds")
             }
@@ -69,7 +69,7 @@ def measure_real(pairs: Path) -> dict[str, Any]:
     lines = [json.loads(line) for line in pairs.read_text(encoding="utf-8").splitlines()]
     chosen = random.Random(SEED).sample(lines, min(_N_REAL, len(lines)))
     n_right = 0
-    with Agent.load(MODEL, settings=EngineSettings(n_ctx=4_096)) as agent:
+    with Agent.load(MODEL, settings=EngineSettings(n_ctx=4_096, threads=1, threads_batch=1)) as agent:
         for pair in chosen:
             with Database.open(pairs.parent / pair["db"]) as database:
                 gold = database.query(pair["gold_sql"], max_rows=1_000).rows

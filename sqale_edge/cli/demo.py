@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 QUESTIONS = (
     "How many customers are there?",
-    "How many customers with city ghent are there?",
+    "How many orders of customers whose city is Ghent are there?",
     "What is the average price of the products?",
     "List the names of the 3 products with the highest price.",
     "Show the number of orders for each status.",

@@ -31,8 +31,8 @@ QUESTIONS = {
         "SELECT count(*) FROM orders WHERE ordered_on LIKE '2023%'",
     ),
     "count_null": (
-        "How many suppliers without a rating are there?",
-        "SELECT count(*) FROM suppliers WHERE rating IS NULL",
+        "How many shipments without a weight are there?",
+        "SELECT count(*) FROM shipments WHERE weight IS NULL",
     ),
     "list_text": (
         "List the names of the customers with city Lille.",
@@ -58,8 +58,8 @@ QUESTIONS = {
     ),
     "group": ("Show the number of orders for each status.", "SELECT status, count(*) FROM orders GROUP BY status"),
     "having": (
-        "Which cities have more than 3 customers?",
-        "SELECT city FROM customers GROUP BY city HAVING count(*) > 3",
+        "Which materials have more than 3 products?",
+        "SELECT material FROM products GROUP BY material HAVING count(*) > 3",
     ),
     "join": (
         "How many orders of customers whose city is Ghent are there?",
