@@ -130,7 +130,9 @@ def _make_orders() -> Iterator[tuple[str, str, int, float, int, int]]:
         yield day.isoformat(), _STATUSES[number % len(_STATUSES)], quantity, amount, customer, product + 1
 
 
-def _make_shipments(orders: list[tuple[str, str, int, float, int, int]]) -> Iterator[tuple[str, str, float | None, int]]:
+def _make_shipments(
+    orders: list[tuple[str, str, int, float, int, int]],
+) -> Iterator[tuple[str, str, float | None, int]]:
     """One for each order that was shipped, some days later."""
     for number, (ordered, status, quantity, *_) in enumerate(orders, 1):
         if status == "shipped":

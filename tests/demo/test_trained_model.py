@@ -158,6 +158,6 @@ def test_quantized(checkpoint, tmp_path, shop, quant):
 
 
 def test_the_card_is_about_this_file():
-    """Its digest, and the accuracy that the issue of the package claims."""
+    """Its digest is in it, and it is small enough to be carried by the package."""
     assert hashlib.sha256(find_model("demo").path.read_bytes()).hexdigest() == read_demo_card().sha256
     assert find_model("demo").path.stat().st_size < 12_000_000
