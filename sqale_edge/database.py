@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
-from sqale_edge.errors import DatabaseOpenError, QueryError
+from sqale_edge.errors import Cancelled, DatabaseOpenError, QueryError
 from sqale_edge.imports import import_files, is_importable
 from sqale_edge.private_files import remove_abandoned
 from sqale_edge.row_budget import STORED_VALUE_BYTES, VALUE_BYTES, Plan, read_plan
@@ -111,7 +111,7 @@ class Database:
             should_stop: Asked again and again; once it is true, the opening ends.
 
         Raises:
-            QueryError: `should_stop` was true; its `kind` is `interrupted`.
+            Cancelled: `should_stop` was true.
             DatabaseOpenError: A file is missing, may not be read, or is not what it should be. Of CSV and JSON the
                 wrong line is named.
         """
@@ -121,7 +121,7 @@ class Database:
 
         def check() -> None:
             if should_stop and should_stop():
-                raise QueryError("the opening was cancelled", kind="interrupted", path=paths[0])
+                raise Cancelled("the opening of the database was cancelled")
 
         if paths and all(is_importable(path) for path in paths):
             directory, imported, notes = import_files(paths, check)

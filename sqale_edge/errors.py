@@ -87,7 +87,7 @@ class DecodeError(ModelError):
 
 
 class Cancelled(ModelError):  # noqa: N818 - it is asked for, not a fault
-    """`cancel` was called. An agent turns it into an outcome; only users of the bare engine see it."""
+    """`cancel` was called. An agent turns it into an outcome; it is seen where there is none yet, as while loading."""
 
 
 class DatabaseError(_PathError):

@@ -86,7 +86,11 @@ def ask(
     session = Session(model, settings, limits)
 
     def answer() -> Iterator[Event]:
-        with Database.open(list(db) if len(db) > 1 else db[0]) as database, session.load_agent() as agent:
+        files = list(db) if len(db) > 1 else db[0]
+        with (
+            Database.open(files, should_stop=lambda: session.is_stopped) as database,
+            session.load_agent() as agent,
+        ):
             yield Noted(1, agent.engine.info.offload)
             if not session.is_stopped:
                 yield from agent.stream(question, database, evidence, seed=seed)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -53,6 +54,24 @@ def test_any_request_cancels_a_question_and_its_private_copies(tmp_path, qwen_gg
     out, rest = process.communicate(timeout=WAIT_S)
     assert (process.returncode, out) == (130, b"")
     assert rest.endswith(b"\nCancelled.\n")
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_request_ends_an_import(tmp_path, qwen_gguf):
+    """While a large CSV file is read: exit code 130, one line, and no copy of the data stays."""
+    (tmp_path / "tmp").mkdir()
+    with (tmp_path / "large.csv").open("w", encoding="utf-8") as file:
+        file.write("name,city\n")
+        file.writelines(f"name {number},city {number % 97}\n" for number in range(1_500_000))
+    arguments = ["ask", tmp_path / "large.csv", "Who?", "-m", qwen_gguf, "--threads", "1"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    process = start("from sqale_edge.cli import main; main()", *arguments, stderr=subprocess.PIPE, env=environment)
+    while not list((tmp_path / "tmp").iterdir()):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, out, err) == (130, b"", b"Cancelled.\n")
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
