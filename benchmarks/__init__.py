@@ -11,22 +11,31 @@ print(summarize(outcomes, rules)["strict"]["accuracy"])
 ```
 """
 
+from .asking import ask_questions, describe_run
 from .predictions import Predictions, read_predictions, write_predictions
 from .question import GoldTable, Question
 from .questions import read_questions, sample
+from .results_file import Answer, Results, ResultsFile, Run, read_results
 from .rules import choose_rules
 from .scoring import Outcome, score
 from .summary import compare, summarize
 
 __all__ = [
+    "Answer",
     "GoldTable",
     "Outcome",
     "Predictions",
     "Question",
+    "Results",
+    "ResultsFile",
+    "Run",
+    "ask_questions",
     "choose_rules",
     "compare",
+    "describe_run",
     "read_predictions",
     "read_questions",
+    "read_results",
     "sample",
     "score",
     "summarize",

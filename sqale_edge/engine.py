@@ -62,6 +62,7 @@ class ModelInfo:
         think_open, think_close: The ids of `<think>` and `</think>`, where the vocabulary has them as single tokens.
         offload: What runs on a GPU, as one sentence.
         sampling: The checkpoint's own sampling settings, or the reference's.
+        n_parameters: Numbers in all its tensors; 0 where that is unknown.
     """
 
     name: str
@@ -76,6 +77,7 @@ class ModelInfo:
     think_close: int | None
     offload: str
     sampling: SamplingSettings
+    n_parameters: int = 0
 
     @property
     def thinks(self) -> bool:

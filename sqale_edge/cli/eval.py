@@ -1,41 +1,50 @@
-"""`sqale-edge eval`: how right are predictions?"""
+"""`sqale-edge eval`: how right are predictions, or a model?"""
 
 from __future__ import annotations
 
-import contextlib
-import io
+import dataclasses
 import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from sqale_edge import benchmarks
 from sqale_edge._version import __version__
 from sqale_edge.benchmarks.forms import QUESTION_FORMS
 from sqale_edge.benchmarks.predictions import PREDICTION_FORMS
+from sqale_edge.benchmarks.results_file import is_results_file
 from sqale_edge.benchmarks.rules import RULES
 from sqale_edge.cli import EXIT_NO_ANSWER
-from sqale_edge.cli.background import iterate_in_background
+from sqale_edge.cli.eval_text import list_counts, show_document, show_test
+from sqale_edge.cli.eval_work import ask_model, score
+from sqale_edge.cli.options import load_options
 from sqale_edge.cli.text import dump_json, printable, write_out
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from sqale_edge.benchmarks import Outcome, Predictions, Question
+    from sqale_edge.benchmarks import Question, Results
+    from sqale_edge.settings import GpuLayers
 
 _FILE = click.Path(path_type=Path)
-_UNFOLDED = 1_000  # characters
 
 
 @click.command()
 @click.argument("questions", type=_FILE)
-@click.option("-p", "--predictions", type=_FILE, metavar="FILE", help="The SQL to judge.")
-@click.option("--compare", nargs=2, type=_FILE, metavar="A B", help="Two files of predictions to judge side by side.")
+@click.option("-p", "--predictions", type=_FILE, metavar="FILE", help="The SQL to judge, or a model's results.")
+@click.option(
+    "--compare", nargs=2, type=_FILE, metavar="A B", help="Two files of predictions or results to judge side by side."
+)
+@click.option("-m", "--model", help="Ask this model: a GGUF file; or demo, the small model of this package.")
+@click.option(
+    "-o",
+    "--output",
+    type=_FILE,
+    metavar="FILE",
+    help="With --model: put the answers into FILE; what is in it is not asked again. [default: QUESTIONS.MODEL.jsonl, "
+    "in the current folder]",
+)
 @click.option(
     "--databases",
     type=_FILE,
@@ -65,14 +74,24 @@ _UNFOLDED = 1_000  # characters
     metavar="S",
     help="Seconds for each SQL statement.",
 )
-@click.option("--sample", "n_sample", type=click.IntRange(1), metavar="N", help="Take N questions only.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Which N: the same ones for the same seed.")
+@click.option("--sample", "n_sample", type=click.IntRange(1), metavar="N", help="Take N questions by chance.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Take the first N questions.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**64 - 1),
+    default=0,
+    show_default=True,
+    help="The same seed takes the same sample, and gives a model's same answers.",
+)
+@load_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, with each question's outcome.")
 def eval(  # noqa: A001 - the command's name
     questions: Path,
     *,
     predictions: Path | None,
     compare: tuple[Path, Path] | None,
+    model: str | None,
+    output: Path | None,
     databases: Path | None,
     gold: Path | None,
     difficulty: Path | None,
@@ -81,147 +100,78 @@ def eval(  # noqa: A001 - the command's name
     rules: tuple[str, ...],
     timeout: float,
     n_sample: int | None,
+    limit: int | None,
     seed: int,
+    gpu_layers: GpuLayers | None,
+    threads: int | None,
     as_json: bool,
 ) -> int:
-    """Judge predicted SQL by what it gives on the databases of QUESTIONS, a benchmark's file or JSON lines.
+    """Judge predicted SQL, or a model, by what it gives on the databases of QUESTIONS: a benchmark's file, JSON lines.
 
     \b
     Examples:
       sqale-edge eval questions.jsonl --predictions predictions.jsonl
       sqale-edge eval dev.json --predictions predict_dev.json --databases dev_databases --timeout 30 --json
+      sqale-edge eval questions.jsonl --model model.gguf --sample 100 --output results.jsonl
     """
-    if (predictions is None) == (compare is None):
-        raise click.UsageError("give either --predictions FILE, or --compare A B")
+    if (predictions, compare, model).count(None) != 2:
+        raise click.UsageError("give either --predictions FILE, or --compare A B, or --model M")
+    if n_sample and limit:
+        raise click.UsageError("give either --sample N or --limit N")
     everything = benchmarks.read_questions(questions, form=form, databases=databases, gold=gold, difficulty=difficulty)
+    chosen = benchmarks.sample(everything, n_sample, seed) if n_sample else everything[:limit]
     files = [predictions] if predictions else list(compare or ())
-    given = [benchmarks.read_predictions(file, everything, form=predictions_form) for file in files]
-    chosen = benchmarks.sample(everything, n_sample, seed) if n_sample else everything
+    if model:
+        files = [output or Path(f"{questions.stem}.{Path(model).stem}.jsonl")]
+        ask_model(model, everything, chosen, files[0], seed=seed, gpu_layers=gpu_layers, threads=threads)
+    given = [_read(file, everything, predictions_form) for file in files]
     all_rules = benchmarks.choose_rules(chosen[0].form, rules)
-    outcomes = _score(chosen, given, all_rules, timeout)
-    settings = {"timeout_s": timeout, "sample": n_sample, "seed": seed if n_sample else None}
+    outcomes = score(chosen, [one.sql for one in given], all_rules, timeout)
+    settings = {"timeout_s": timeout, "sample": n_sample, "limit": limit, "seed": seed if n_sample else None}
     about = {"questions": str(questions), "form": chosen[0].form, "settings": settings, **_VERSIONS}
     documents = [
-        {**about, "file": str(file), "file_form": one.form, "n_unknown": len(one.unknown)}
-        | benchmarks.summarize(its_outcomes, all_rules)
-        for file, one, its_outcomes in zip(files, given, outcomes, strict=True)
+        about | one.about | benchmarks.summarize(its_outcomes, all_rules)
+        for one, its_outcomes in zip(given, outcomes, strict=True)
     ]
     pair: dict[str, Any] = {}
     if compare:
-        pair = {
-            "a": documents[0],
-            "b": documents[1],
-            "mcnemar": benchmarks.compare(outcomes[0], outcomes[1], all_rules),
-        }
+        tests = benchmarks.compare(outcomes[0], outcomes[1], all_rules)
+        pair = {"a": documents[0], "b": documents[1], "mcnemar": tests}
     if as_json:
         write_out(dump_json(pair or documents[0], indent=2))
     else:
-        parts = [part for document in documents for part in _show(document, all_rules)]
-        write_out("\n\n".join([*parts, *([_show_test(pair["mcnemar"])] if pair else [])]))
+        parts = [part for document in documents for part in show_document(document, all_rules)]
+        write_out("\n\n".join([*parts, *([show_test(pair["mcnemar"])] if pair else [])]))
     return _exit_code(documents[0], databases)
 
 
 _VERSIONS = {"sqale_edge": __version__, "sqlite": sqlite3.sqlite_version}
 
 
-def _score(
-    questions: Sequence[Question], given: Sequence[Predictions], rules: Sequence[str], timeout_s: float
-) -> list[tuple[Outcome, ...]]:
-    """The outcomes of each file of predictions, with a progress bar where stderr is a terminal."""
-    is_stopped = False
+@dataclasses.dataclass(frozen=True)
+class _Given:
+    """A file to judge: its SQL by the ids of questions, what the report says of it, and a model's answers in it."""
 
-    def stop() -> None:
-        nonlocal is_stopped
-        is_stopped = True
-
-    def work() -> Iterator[tuple[Outcome, ...]]:
-        sql = [predictions.sql for predictions in given]
-        return benchmarks.score(questions, sql, rules, timeout_s=timeout_s, should_stop=lambda: is_stopped)
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    outcomes = []
-    with (
-        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
-        contextlib.closing(iterate_in_background(work, stop)) as found,
-    ):
-        task = bar.add_task("questions", total=len(questions))
-        for outcome in found:
-            outcomes.append(outcome)
-            bar.advance(task)
-    return list(zip(*outcomes, strict=True))
+    sql: Mapping[str, str | None]
+    about: dict[str, Any]
+    results: Results | None = None
 
 
-def _show(document: dict[str, Any], rules: Sequence[str]) -> list[str]:
-    """The report of one file of predictions for a person."""
-    unscorable = {state: n for state, n in document["gold"].items() if state != "scorable"}
-    lines = [f"{document['file']}: {document['n_scorable']} of {document['n']} questions can be scored"]
-    if unscorable:
-        lines.append(f"  not: {_list_counts(unscorable)}")
-    lines.append(f"  predictions: {_list_counts(document['predictions']) or 'none'}")
-    if document["n_unknown"]:
-        lines.append(f"  {document['n_unknown']} predictions are for no question here")
-    table = _make_table("rule", "right", "accuracy", "95 % interval", "of all")
-    for rule in rules:
-        rate = document[rule]
-        low, high = rate["interval"]
-        table.add_row(
-            rule,
-            str(rate["n_right"]),
-            _percent(rate["accuracy"]),
-            f"{low:.1%} to {high:.1%}",
-            _percent(rate["accuracy_of_all"]),
-        )
-    parts = ["\n".join(map(printable, lines)), _render(table)]
-    for key, title in (("by_difficulty", "difficulty"), ("by_n_tables", "tables")):
-        if len(document[key]) > 1:
-            table = _make_table(title, "n", *rules)
-            for name, counts in document[key].items():
-                table.add_row(Text(printable(name)), str(counts["n"]), *(_percent(counts[rule]) for rule in rules))
-            parts.append(_render(table))
-    parts += [
-        f"{rule}: reliability " + ", ".join(f"RS({name}) {value:.1%}" for name, value in scores.items())
-        for rule in rules
-        if (scores := document[rule].get("reliability"))
-    ]
-    return parts
-
-
-def _show_test(tests: dict[str, dict[str, Any]]) -> str:
-    table = _make_table("rule", "both right", "only A", "only B", "neither", "McNemar's p")
-    for rule, test in tests.items():
-        counts = [str(test[name]) for name in ("both", "only_a", "only_b", "neither")]
-        table.add_row(rule, *counts, f"{test['p']:.4f}")
-    return _render(table)
-
-
-def _list_counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
-
-
-def _make_table(first: str, *others: str) -> Table:
-    table = Table(show_edge=False, pad_edge=False, box=None, header_style="bold")
-    table.add_column(first)
-    for name in others:
-        table.add_column(name, justify="right")
-    return table
-
-
-def _render(table: Table) -> str:
-    console = Console(file=io.StringIO(), width=_UNFOLDED, highlight=False)
-    console.print(table)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined] # a StringIO
+def _read(file: Path, questions: Sequence[Question], form: str | None) -> _Given:
+    about: dict[str, Any] = {"file": str(file)}
+    if is_results_file(file):
+        results = benchmarks.read_results(file, questions)
+        about |= {"file_form": "results", "n_unknown": 0, "run": dataclasses.asdict(results.run)}
+        return _Given(results.sql, about, results)
+    given = benchmarks.read_predictions(file, questions, form=form)
+    return _Given(given.sql, about | {"file_form": given.form, "n_unknown": len(given.unknown)})
 
 
 def _exit_code(document: dict[str, Any], databases: Path | None) -> int:
     """3, with the reason, if not one question can be scored."""
     if document["n_scorable"]:
         return 0
-    reason = f"none of the {document['n']} questions can be scored: {_list_counts(document['gold'])}"
+    reason = f"none of the {document['n']} questions can be scored: {list_counts(document['gold'])}"
     detail = next((outcome["detail"] for outcome in document["outcomes"] if outcome["detail"]), "")
     fix = (
         " Name the folder of the databases with --databases."

@@ -108,6 +108,7 @@ class LlamaModel:
             think_close=vocabulary.markup.get("</think>"),
             offload=self.offload,
             sampling=read_sampling(self.metadata),
+            n_parameters=llama_cpp.llama_model_n_params(self.pointer),
         )
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from sqale_edge.benchmarks import read_questions, read_results
 
 from sqale_edge.cli import main
 
@@ -61,7 +62,7 @@ def test_gold_scores_all_that_can_be_scored(run, questions, tmp_path):
     assert document["bird"]["accuracy"] == document["strict"]["accuracy"] == 1.0
     assert document["bird"]["interval"] == [pytest.approx(0.4385, abs=1e-4), 1.0]
     assert (document["form"], document["file_form"], document["n_unknown"]) == ("jsonl", "jsonl", 0)
-    assert document["settings"] == {"timeout_s": 5.0, "sample": None, "seed": None}
+    assert document["settings"] == {"timeout_s": 5.0, "sample": None, "limit": None, "seed": None}
     assert [one["id"] for one in document["outcomes"]] == list("1234")
     assert document["outcomes"][2]["detail"] == "it gives other rows when it runs again"
 
@@ -120,9 +121,36 @@ def test_a_sample_is_part_of_the_whole(run, questions, tmp_path):
     documents = [json.loads(run(questions, "-p", path, "--sample", 2, "--seed", seed, "--json")[1]) for seed in seeds]
     ids = [tuple(one["id"] for one in document["outcomes"]) for document in documents]
     assert documents[0]["n"] == 2
-    assert documents[0]["settings"] == {"timeout_s": 5.0, "sample": 2, "seed": 1}
+    assert documents[0]["settings"] == {"timeout_s": 5.0, "sample": 2, "limit": None, "seed": 1}
     assert ids[0] == ids[1]
     assert len(set(ids)) > 1
+
+
+def test_a_model_is_asked_and_scored(run, questions, qwen_gguf, tmp_path, monkeypatch):
+    """Once: a second start goes on from the results file, which is judged like any predictions."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"TOOL_TURNS": 3, "TURN_TOKENS": 90, "CALL_TOKENS": 60, "FINAL_TOKENS": 90}.items():
+        monkeypatch.setenv(f"SQALE_EDGE_{name}", str(value))
+    command = (questions, "--model", qwen_gguf, "--threads", 1, "--json")
+    code, out, err = run(*command, "--limit", 2)
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["file"] == "questions.qwen.jsonl"
+    assert (document["n"], document["file_form"]) == (2, "results")
+    assert (document["run"]["prompt"], document["run"]["seed"]) == ("own", 0)
+    assert document["run"]["n_parameters"] > 1000
+    first = (tmp_path / "questions.qwen.jsonl").read_bytes()
+    code, out, err = run(*command)
+    second = (tmp_path / "questions.qwen.jsonl").read_bytes()
+    assert (code, err) == (0, "")
+    assert json.loads(out)["n"] == 4
+    assert second.startswith(first)
+    assert second.count(b"\n") == 5
+    again = json.loads(run(questions, "--predictions", "questions.qwen.jsonl", "--json")[1])
+    assert again["outcomes"] == json.loads(out)["outcomes"]
+    code, _, err = run(*command, "--seed", 1)
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert "is of another run: seed 0 there, 1 now" in err
 
 
 def test_nothing_to_score_is_no_answer(run, questions, tmp_path):
@@ -139,8 +167,10 @@ def test_nothing_to_score_is_no_answer(run, questions, tmp_path):
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        ([], 2, "give either --predictions FILE, or --compare A B"),
-        (["-p", "p", "--compare", "p", "p"], 2, "give either --predictions FILE, or --compare A B"),
+        ([], 2, "give either --predictions FILE, or --compare A B, or --model M"),
+        (["-p", "p", "--compare", "p", "p"], 2, "give either --predictions FILE, or --compare A B, or --model M"),
+        (["-p", "p", "-m", "demo"], 2, "give either --predictions FILE, or --compare A B, or --model M"),
+        (["-p", "p", "--sample", "1", "--limit", "1"], 2, "give either --sample N or --limit N"),
         (["-p", "p", "--rule", "best"], 2, "'best' is not one of"),
         (["-p", "p", "--form", "best"], 2, "'best' is not one of"),
         (["-p", "p", "--timeout", "0"], 2, "--timeout"),
@@ -181,3 +211,29 @@ def test_ctrl_c_leaves_nothing(questions, tmp_path):
     out, err = process.communicate(timeout=WAIT_S)
     assert (process.returncode, out, err) == (130, b"", b"Cancelled.\n")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are those of POSIX")
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGKILL", -9)])
+def test_an_end_keeps_what_was_answered(shop, tmp_path, name, code):
+    """Whatever ends it, the file is one that the next start goes on from."""
+    records = [{"id": str(n), "db": shop.name, "question": "How many customers are there?"} for n in range(2_000)]
+    path = write_lines(tmp_path / "many.jsonl", [one | {"sql": "SELECT 1"} for one in records])
+    output = tmp_path / "results.jsonl"
+    command = [sys.executable, "-P", "-c", "from sqale_edge.cli import main; main()", "eval", str(path)]
+    process = subprocess.Popen(
+        [*command, "--model", "demo", "--threads", "1", "--output", str(output)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + WAIT_S
+    while (not output.exists() or output.read_bytes().count(b"\n") < 2) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(getattr(signal, name))
+    out, err = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, out) == (code, b"")
+    answers = read_results(output, read_questions(path)).answers
+    assert 1 <= len(answers) < 2_000
+    if name == "SIGINT":
+        assert f"{len(answers)} answers are kept in".encode() in err

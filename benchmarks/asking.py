@@ -1,0 +1,124 @@
+"""Asking a model the questions of a benchmark, through the same `Agent` that everybody uses."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from sqale_edge._version import __version__
+from sqale_edge.episode import Finished
+from sqale_edge.errors import Cancelled, ContextOverflowError, DatabaseOpenError, ModelLoadError
+from sqale_edge.models import find_model
+from sqale_edge.protocol import Protocol
+
+from .results_file import Answer, Run, digest_questions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from sqale_edge.agent import Agent
+    from sqale_edge.settings import EngineSettings
+
+    from .question import Question
+    from .results_file import ResultsFile
+
+_CHUNK_BYTES = 1 << 22
+
+
+def describe_run(
+    agent: Agent,
+    questions: Sequence[Question],
+    *,
+    model: str,
+    settings: EngineSettings,
+    seed: int,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Run:
+    """The run in which `agent` is asked these questions.
+
+    Args:
+        agent: Loaded with the model's own sampling settings and those of the environment.
+        questions: All of the benchmark, also where only some will be asked.
+        model: As for `Agent.load`.
+        settings: As they were given to `Agent.load`.
+        seed: For each question.
+        should_stop: Asked while the model's file is read; once it is true, `Cancelled` is raised.
+    """
+    info = agent.engine.info
+    return Run(
+        model=model,
+        model_sha256=_digest(find_model(model).path, should_stop),
+        n_parameters=info.n_parameters,
+        prompt=Protocol(info).source,
+        settings={
+            "engine": dataclasses.asdict(settings),
+            "sampling": dataclasses.asdict(info.sampling.with_environment()),
+            "limits": dataclasses.asdict(agent.limits),
+        },
+        seed=seed,
+        questions_sha256=digest_questions(questions),
+        sqale_edge=__version__,
+        sqlite=sqlite3.sqlite_version,
+    )
+
+
+def _digest(path: Path, should_stop: Callable[[], bool]) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                if should_stop():
+                    raise Cancelled("the evaluation was cancelled")
+                digest.update(chunk)
+    except OSError as error:
+        raise ModelLoadError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def left_to_ask(questions: Sequence[Question], answers: Mapping[str, Any]) -> list[Question]:
+    """Those that are not answered yet, and whose database is there."""
+    return [question for question in questions if question.id not in answers and question.db.is_file()]
+
+
+def ask_questions(
+    agent: Agent,
+    questions: Sequence[Question],
+    results: ResultsFile,
+    *,
+    seed: int = 0,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Question]:
+    """Ask each question that `results` has no answer to, and yield it when its answer is on the disk.
+
+    A question that is too long for the model is answered by that error. A question whose database cannot be opened is
+    not asked, and has no answer: it can be asked when the database is there.
+
+    Raises:
+        Cancelled: `should_stop` said so, or the agent was cancelled. The question in progress has no answer.
+        DecodeError: llama.cpp failed.
+        SqaleEdgeError: The answer cannot be written.
+    """
+    for question in left_to_ask(questions, results.answers):
+        try:
+            answer = _ask(agent, question, seed, should_stop)
+        except ContextOverflowError as error:
+            answer = Answer(question.id, None, error=str(error))
+        except DatabaseOpenError:
+            answer = None
+        if answer:
+            results.add(answer)
+        yield question
+
+
+def _ask(agent: Agent, question: Question, seed: int, should_stop: Callable[[], bool]) -> Answer:
+    with closing(agent.stream(question.question, question.db, question.evidence or None, seed=seed)) as events:
+        for event in events:
+            if isinstance(event, Finished) and event.episode.ended_by != "cancelled":
+                return Answer(question.id, event.episode.sql, event.episode)
+            if should_stop():  # a cancel between two questions finds none to stop
+                break
+    raise Cancelled("the evaluation was cancelled")

@@ -1,0 +1,84 @@
+"""The report of `sqale-edge eval` for a person at a terminal."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sqale_edge.cli.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_UNFOLDED = 1_000  # characters
+
+
+def show_document(document: dict[str, Any], rules: Sequence[str]) -> list[str]:
+    """The report of one file of predictions for a person."""
+    unscorable = {state: n for state, n in document["gold"].items() if state != "scorable"}
+    lines = [f"{document['file']}: {document['n_scorable']} of {document['n']} questions can be scored"]
+    if unscorable:
+        lines.append(f"  not: {list_counts(unscorable)}")
+    lines.append(f"  predictions: {list_counts(document['predictions']) or 'none'}")
+    if document["n_unknown"]:
+        lines.append(f"  {document['n_unknown']} predictions are for no question here")
+    table = _make_table("rule", "right", "accuracy", "95 % interval", "of all")
+    for rule in rules:
+        rate = document[rule]
+        low, high = rate["interval"]
+        table.add_row(
+            rule,
+            str(rate["n_right"]),
+            _percent(rate["accuracy"]),
+            f"{low:.1%} to {high:.1%}",
+            _percent(rate["accuracy_of_all"]),
+        )
+    parts = ["\n".join(map(printable, lines)), _render(table)]
+    for key, title in (("by_difficulty", "difficulty"), ("by_n_tables", "tables")):
+        if len(document[key]) > 1:
+            table = _make_table(title, "n", *rules)
+            for name, counts in document[key].items():
+                table.add_row(Text(printable(name)), str(counts["n"]), *(_percent(counts[rule]) for rule in rules))
+            parts.append(_render(table))
+    parts += [
+        f"{rule}: reliability " + ", ".join(f"RS({name}) {value:.1%}" for name, value in scores.items())
+        for rule in rules
+        if (scores := document[rule].get("reliability"))
+    ]
+    return parts
+
+
+def show_test(tests: dict[str, dict[str, Any]]) -> str:
+    """McNemar's test for each rule."""
+    table = _make_table("rule", "both right", "only A", "only B", "neither", "McNemar's p")
+    for rule, test in tests.items():
+        counts = [str(test[name]) for name in ("both", "only_a", "only_b", "neither")]
+        table.add_row(rule, *counts, f"{test['p']:.4f}")
+    return _render(table)
+
+
+def list_counts(counts: dict[str, int]) -> str:
+    """`3 ran, 1 no sql`."""
+    return ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def _make_table(first: str, *others: str) -> Table:
+    table = Table(show_edge=False, pad_edge=False, box=None, header_style="bold")
+    table.add_column(first)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _render(table: Table) -> str:
+    console = Console(file=io.StringIO(), width=_UNFOLDED, highlight=False)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined] # a StringIO

@@ -1,0 +1,110 @@
+"""The two long parts of `sqale-edge eval`, in the background and with a progress bar: asking a model, and scoring."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from sqale_edge import benchmarks
+from sqale_edge.benchmarks.asking import left_to_ask
+from sqale_edge.cli.background import iterate_in_background
+from sqale_edge.cli.session import Session
+from sqale_edge.cli.text import printable
+from sqale_edge.errors import Cancelled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from sqale_edge.benchmarks import Outcome, Question
+    from sqale_edge.settings import GpuLayers
+
+
+def ask_model(
+    model: str,
+    everything: Sequence[Question],
+    chosen: Sequence[Question],
+    output: Path,
+    *,
+    seed: int,
+    gpu_layers: GpuLayers | None,
+    threads: int | None,
+) -> None:
+    """Ask `chosen`, and put the answers into the results file `output`; those that are there are not asked again.
+
+    Raises what loading, asking and writing raise; `Cancelled` after a request to end.
+    """
+    from sqale_edge.settings import EngineSettings, EpisodeLimits  # noqa: PLC0415 - keeps --help light
+
+    settings = EngineSettings.from_environment(gpu_layers=gpu_layers, threads=threads)
+    session = Session(model, settings, EpisodeLimits.from_environment())
+    n_kept: int | None = None
+
+    def is_stopped() -> bool:
+        return session.is_stopped
+
+    def work() -> Iterator[int]:
+        nonlocal n_kept
+        with session.load_agent() as agent:
+            run = benchmarks.describe_run(
+                agent, everything, model=model, settings=settings, seed=seed, should_stop=is_stopped
+            )
+            with benchmarks.ResultsFile(output, run) as results:
+                n_kept = len(results.answers)
+                yield len(chosen) - len(left_to_ask(chosen, results.answers))
+                for _ in benchmarks.ask_questions(agent, chosen, results, seed=seed, should_stop=is_stopped):
+                    n_kept = len(results.answers)
+                    yield 1
+
+    try:
+        _exhaust("asking", work, session.stop, len(chosen))
+    except Cancelled:
+        if n_kept is not None:
+            message = f"{n_kept} answers are kept in {str(output)!r}; the same command goes on from there."
+            click.echo(printable(message), err=True)
+        raise
+
+
+def score(
+    questions: Sequence[Question],
+    predictions: Sequence[Mapping[str, str | None]],
+    rules: Sequence[str],
+    timeout_s: float,
+) -> list[tuple[Outcome, ...]]:
+    """The outcomes of each set of predictions."""
+    is_stopped = False
+    outcomes: list[tuple[Outcome, ...]] = []
+
+    def stop() -> None:
+        nonlocal is_stopped
+        is_stopped = True
+
+    def work() -> Iterator[int]:
+        for some in benchmarks.score(
+            questions, predictions, rules, timeout_s=timeout_s, should_stop=lambda: is_stopped
+        ):
+            outcomes.append(some)
+            yield 1
+
+    _exhaust("scoring", work, stop, len(questions))
+    return list(zip(*outcomes, strict=True))
+
+
+def _exhaust(title: str, work: Callable[[], Iterable[int]], stop: Callable[[], None], total: int) -> None:
+    """Do the work, with a bar where stderr is a terminal; what it yields is how far that is."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with (
+        # One question can take minutes: the speed is that of the last hour.
+        Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=3_600
+        ) as bar,
+        contextlib.closing(iterate_in_background(work, stop)) as steps,
+    ):
+        task = bar.add_task(title, total=total)
+        for n_done in steps:
+            bar.advance(task, n_done)
