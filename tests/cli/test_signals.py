@@ -20,16 +20,6 @@ with end_requests_handled(lambda: print("asked", flush=True)):
 """
 
 
-@pytest.fixture(autouse=True)
-def _hears_all():
-    """Children hear these signals even where the tests run in the background, with some of them ignored."""
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 def start(script, *arguments, **options):
     command = [sys.executable, "-P", "-c", script, *map(str, arguments)]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, **options)
