@@ -144,7 +144,6 @@ class Agent:
             DatabaseOpenError: The database cannot be read.
             ContextOverflowError: The question is too long.
             DecodeError: llama.cpp failed.
-            Cancelled: `cancel` was called while the database was still being opened: there is no episode yet.
         """
         require(isinstance(question, str), "question", question, "text")
         require(evidence is None or isinstance(evidence, str), "evidence", evidence, "text or None")
@@ -160,6 +159,9 @@ class Agent:
         try:
             self._take_turn(running)
             while (event := self._advance(running)) is not None:
+                if isinstance(event, Finished):  # the next question need not wait for this stream to be dropped
+                    running.events.close()
+                    self._end(running)
                 yield event
         finally:
             running.events.close()
@@ -201,7 +203,7 @@ class Agent:
         if self._is_closing:
             raise ModelError("the agent is closed")
         if not isinstance(database, Database):
-            database = running.held.enter_context(Database.open(database, should_stop=running.flag.is_set))
+            database = running.held.enter_context(Database.open(database))
         running.database = database
         running.held.enter_context(running.watch(self.limits.timeout_s))
         sequence = self.engine.new_sequence(seed, self._sampling)

@@ -619,6 +619,16 @@ def test_the_environment_changes_how_a_loaded_model_samples(llama_gguf, shop, mo
     assert first == second
 
 
+def test_a_finished_question_does_not_keep_the_agent(llama_gguf, shop):
+    """A stream that was read to `Finished`, but not to its end, and is kept: the next question is answered."""
+    with Agent.load(llama_gguf, settings=EngineSettings(n_ctx=4096, threads=1), limits=LIMITS) as agent:
+        stream = agent.stream(QUESTION, shop)
+        first = next(event for event in stream if isinstance(event, Finished)).episode
+        again = agent.run(QUESTION, shop)
+        assert [turn.to_dict() for turn in again.turns] == [turn.to_dict() for turn in first.turns]
+        assert list(stream) == []
+
+
 def test_a_model_that_cannot_be_used_is_freed(llama_gguf, monkeypatch):
     """Loading fails after the weights are in memory: they do not stay there."""
     from sqale_edge.llama import LlamaEngine

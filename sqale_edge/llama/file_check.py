@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MAX_LAYERS, _MAX_EXPERTS = 512, 1024
 _ROPE_SCALINGS = {b"none", b"linear", b"yarn", b"longrope"}
+_FLOATS = {0, 1, 30}  # F32, F16 and BF16 of enum ggml_type in ggml.h
 _DELTA_NETS = {"qwen35", "qwen35moe", "qwen3next"}
 
 
@@ -26,9 +27,10 @@ def check_file(path: Path) -> None:
     header = read_header(path)
     if header is None:
         return  # llama.cpp refuses such a file without harm, and says why
-    values = _Values(header)
+    values = _Values(header.values)
     checks = (_check_vocabulary, _check_layers, _check_experts, _check_rope)
-    for problem in (problem for check in checks for problem in check(values)):
+    problems = [*(problem for check in checks for problem in check(values)), *_check_vectors(header.vector_types)]
+    for problem in problems:
         raise ModelLoadError(
             f"{str(path)!r} cannot be loaded: its {problem}",
             hint="the file is damaged: download or convert the model again",
@@ -44,7 +46,8 @@ class _Values:
         self.architecture = architecture.decode("utf-8", "replace") if isinstance(architecture, bytes) else ""
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self._header.get(key, self._header.get(f"{self.architecture}.{key}", default))
+        name = key if key.startswith("tokenizer.") else f"{self.architecture}.{key}"
+        return self._header.get(name, default)
 
     def largest(self, key: str, default: int = 0) -> int:
         """A whole number, which may be given once or for each layer; the default where there is none."""
@@ -55,6 +58,13 @@ class _Values:
     def show(self, *keys: str) -> str:
         """The keys with their values, for a message."""
         return " and ".join(f"{self.architecture}.{key} is {self.get(key)!r}" for key in keys)
+
+
+def _check_vectors(types: dict[str, int]) -> Iterator[str]:
+    """Norms, biases and decays are added and multiplied element by element, which llama.cpp does for floats alone."""
+    for name, kind in types.items():
+        if kind not in _FLOATS:
+            yield f"tensor {name!r} is of type {kind}, but has to be of floats"
 
 
 def _check_vocabulary(values: _Values) -> Iterator[str]:

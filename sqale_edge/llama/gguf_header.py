@@ -1,4 +1,4 @@
-"""What a GGUF file says before its tensors: keys and values, read in Python, before llama.cpp sees the file.
+"""What a GGUF file says before its weights: values and types, read in Python, before llama.cpp sees the file.
 
 Source: ggml/src/gguf.cpp of llama.cpp, versions 2 and 3. Not guaranteed: that a header which is read here is valid.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,26 +22,51 @@ _VERSIONS = (2, 3)
 _LONGEST_LIST = 4096  # of numbers: one for each layer; scores and types of tokens are longer and not kept
 _HEAD = struct.Struct("<4sIQQ")  # magic, version, tensors, values
 _COUNT = struct.Struct("<Q")
+_DIMENSIONS = struct.Struct("<I")  # and a tensor's type is as wide
 
 
-def read_header(path: Path) -> dict[str, Any] | None:
-    """The file's keys and values: numbers, bytes for text, lists of either; a long list of numbers is left out.
+@dataclass(frozen=True)
+class Header:
+    """What stands before the weights.
 
-    None for a file that is cut off or no GGUF: llama.cpp says what is wrong with it.
+    Attributes:
+        values: By key: numbers, bytes for text, lists of either; a long list of numbers is left out.
+        vector_types: The number of the type of each tensor with one dimension, by its name.
     """
+
+    values: dict[str, Any]
+    vector_types: dict[str, int]
+
+
+def read_header(path: Path) -> Header | None:
+    """The file's header; None where it is cut off or no GGUF: llama.cpp says what is wrong with it."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            magic, version, _, n_values = _HEAD.unpack_from(data)
+            magic, version, n_tensors, n_values = _HEAD.unpack_from(data)
             if magic != b"GGUF" or version not in _VERSIONS:
                 return None
-            values = {}
+            values: dict[str, Any] = {}
+            vector_types: dict[str, int] = {}
             position = _HEAD.size
             for _ in range(n_values):
                 key, position = _read_string(data, position)
-                values[key.decode("utf-8", "replace")], position = _read_value(data, position)
+                value, position = _read_value(data, position)
+                values.setdefault(_read_name(key), value)
+            for _ in range(n_tensors):
+                name, position = _read_string(data, position)
+                (n_dimensions,) = _DIMENSIONS.unpack_from(data, position)
+                position += _DIMENSIONS.size + n_dimensions * _COUNT.size
+                if n_dimensions == 1:
+                    vector_types[_read_name(name)] = _DIMENSIONS.unpack_from(data, position)[0]
+                position += _DIMENSIONS.size + _COUNT.size
     except (OSError, ValueError, struct.error, KeyError):  # not there, empty, cut off, or of a kind that we do not know
         return None
-    return values
+    return Header(values, vector_types)
+
+
+def _read_name(name: bytes) -> str:
+    """As llama.cpp finds it: up to the first NUL, and of two that are equal then the first."""
+    return name.partition(b"\0")[0].decode("utf-8", "replace")
 
 
 def _read_value(data: Bytes, position: int) -> tuple[Any, int]:

@@ -139,7 +139,7 @@ def as_bytes(value):
 def test_the_header_is_what_ggufs_own_reader_finds(qwen_gguf, llama_gguf):
     """Every key with its value; long lists of numbers are left out."""
     for path in (qwen_gguf, llama_gguf):
-        header = read_header(path)
+        header = read_header(path).values
         fields = {key: field for key, field in gguf.GGUFReader(path).fields.items() if not key.startswith("GGUF.")}
         assert header.keys() == fields.keys()
         for key, field in fields.items():
@@ -165,3 +165,30 @@ def test_doctor_survives_a_damaged_vocabulary(qwen_gguf, tmp_path):
     done = subprocess.run([sys.executable, "-P", "-c", code, "doctor", "-m", path], capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (1, b"", 1)
     assert b"are both '<tool_call>'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "stray", "real"), [(b"block_count", 1, 100_000), (b"qwen35.block_count\0", 100_000, 1)]
+)
+def test_a_stray_key_hides_nothing(qwen_gguf, tmp_path, key, stray, real):
+    """Neither one without the architecture's name, nor one that for llama.cpp ends at its NUL and comes first."""
+    path = change(qwen_gguf, tmp_path / "m.gguf", "qwen35.block_count", real)
+    data = path.read_bytes()
+    (n_values,) = struct.unpack_from("<Q", data, 16)
+    entry = struct.pack("<Q", len(key)) + key + struct.pack("<II", 4, stray)
+    path.write_bytes(data[:16] + struct.pack("<Q", n_values + 1) + entry + data[24:])
+    with pytest.raises(ModelLoadError, match=r"qwen35\.block_count is 100000"):
+        check_file(path)
+
+
+@pytest.mark.parametrize("kind", [8, 12, 24, 26])
+def test_a_norm_that_is_no_float_is_an_error(qwen_gguf, tmp_path, kind):
+    """llama.cpp multiplies by it element by element, and asserts that these are floats."""
+    data = bytearray(qwen_gguf.read_bytes())
+    name = b"blk.0.attn_norm.weight"
+    start = data.index(struct.pack("<Q", len(name)) + name) + 8 + len(name)
+    assert struct.unpack_from("<I", data, start) == (1,)
+    struct.pack_into("<I", data, start + 12, kind)
+    (tmp_path / "m.gguf").write_bytes(data)
+    with pytest.raises(ModelLoadError, match=f"'blk.0.attn_norm.weight' is of type {kind}"):
+        Agent.load(tmp_path / "m.gguf", settings=SMALL)
