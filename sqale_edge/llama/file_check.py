@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MAX_LAYERS, _MAX_EXPERTS = 512, 1024
 _ROPE_SCALINGS = {b"none", b"linear", b"yarn", b"longrope"}
-_FLOATS = {0, 1, 30}  # F32, F16 and BF16 of enum ggml_type in ggml.h
+_F32 = 0  # in enum ggml_type of ggml.h
 _DELTA_NETS = {"qwen35", "qwen35moe", "qwen3next"}
 
 
@@ -61,10 +61,10 @@ class _Values:
 
 
 def _check_vectors(types: dict[str, int]) -> Iterator[str]:
-    """Norms, biases and decays are added and multiplied element by element, which llama.cpp does for floats alone."""
+    """Norms, biases and decays are added to activations and multiplied with them, which takes the same type: F32."""
     for name, kind in types.items():
-        if kind not in _FLOATS:
-            yield f"tensor {name!r} is of type {kind}, but has to be of floats"
+        if kind != _F32:
+            yield f"tensor {name!r} is of type {kind}, but has to be of type {_F32}, F32"
 
 
 def _check_vocabulary(values: _Values) -> Iterator[str]:

@@ -181,9 +181,9 @@ def test_a_stray_key_hides_nothing(qwen_gguf, tmp_path, key, stray, real):
         check_file(path)
 
 
-@pytest.mark.parametrize("kind", [8, 12, 24, 26])
-def test_a_norm_that_is_no_float_is_an_error(qwen_gguf, tmp_path, kind):
-    """llama.cpp multiplies by it element by element, and asserts that these are floats."""
+@pytest.mark.parametrize("kind", [1, 8, 12, 24, 26, 30])
+def test_a_norm_that_is_not_f32_is_an_error(qwen_gguf, tmp_path, kind):
+    """llama.cpp multiplies activations by it element by element, and asserts that both are F32."""
     data = bytearray(qwen_gguf.read_bytes())
     name = b"blk.0.attn_norm.weight"
     start = data.index(struct.pack("<Q", len(name)) + name) + 8 + len(name)
