@@ -295,7 +295,7 @@ def _check_file(path: Path) -> None:
     if stat.S_ISDIR(found.st_mode):
         raise DatabaseOpenError(f"{name} is a directory", path=path, hint="name a database file in it")
     for part in (path, *(Path(f"{path.resolve()}{suffix}") for suffix in _PARTS[1:])):  # SQLite would wait for a pipe
-        if part.exists() and not part.is_file():
+        if _is_irregular(part):
             hint = "name a file; what comes out of a pipe can be saved as one"
             raise DatabaseOpenError(f"{str(part)!r} is not a regular file", path=path, hint=hint)
     if not os.access(path, os.R_OK):
@@ -304,6 +304,14 @@ def _check_file(path: Path) -> None:
         raise DatabaseOpenError(
             f"{name} is empty (0 bytes)", path=path, hint="a database that holds tables has at least 512 bytes"
         )
+
+
+def _is_irregular(path: Path) -> bool:
+    """A pipe, a socket, a device or a folder; asked once, as another program may delete the file meanwhile."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
 
 
 def _open_error(path: Path, error: Exception) -> DatabaseOpenError:

@@ -8,10 +8,12 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import pytest
 
+from sqale_edge import sqlite_files
 from sqale_edge.database import Database
 from sqale_edge.errors import DatabaseOpenError, QueryError
 from sqale_edge.sqlite_files import sqlite_uri
@@ -592,3 +594,23 @@ def test_locks_of_the_same_process_are_kept(tmp_path, name, change, begin):
     command = [sys.executable, "-P", "-c", HOLDER, tmp_path / name, change, begin]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert found.stdout == "True True\n", found.stderr
+
+
+def test_a_wal_that_comes_and_goes(tmp_path, good):
+    """A `-wal` that is deleted between two looks at it is never taken for something that is not a file."""
+    path, wal = tmp_path / "good.sqlite", tmp_path / "good.sqlite-wal"
+    ends = threading.Event()
+
+    def come_and_go():
+        while not ends.is_set():
+            wal.touch()
+            wal.unlink()
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        for _ in range(20_000):
+            sqlite_files._check_file(path)
+    finally:
+        ends.set()
+        thread.join()
