@@ -26,7 +26,7 @@ from sqale_edge.row_budget import STORED_VALUE_BYTES, VALUE_BYTES, Plan, read_pl
 from sqale_edge.sql_text import bare_statement, n_with_copies
 from sqale_edge.sqlite_errors import BUSY, HIGHLIGHT_TOO_LONG, ROW_TOO_LONG, describe, is_busy
 from sqale_edge.sqlite_files import BUSY_TIMEOUT_S, SECONDS_BETWEEN, FileBusyError, error_code, open_file, wait_open
-from sqale_edge.sqlite_guard import Guard, touch_virtual_tables
+from sqale_edge.sqlite_guard import DENIED_FUNCTIONS, Guard, touch_virtual_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -278,6 +278,8 @@ class Database:
         connection = self._file.connection
         with self._guard.enforced(connection, STORED_VALUE_BYTES):
             plan = Plan() if _EXPLAIN.match(statement) else read_plan(connection, statement, self._guard.check)
+        for function in plan.functions & DENIED_FUNCTIONS:  # in a generated column
+            raise QueryError(f"the function {function} is not allowed", kind="refused", path=self.path)
         value_bytes = plan.value_bytes(VALUE_BYTES)
         try:
             with self._guard.enforced(connection, value_bytes):

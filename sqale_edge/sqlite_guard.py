@@ -46,7 +46,7 @@ _PLAIN_PRAGMAS = frozenset(
 )
 
 # These load code, swap a tokenizer, write a log, rewrite an index.
-_DENIED_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "sqlite_log", "optimize"})
+DENIED_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "sqlite_log", "optimize"})
 # SQLite's own FTS and R-Tree bring these, so they are not marked as built in.
 _MODULE_FUNCTIONS = frozenset(
     {
@@ -124,7 +124,7 @@ class Guard:
             connection.execute(statement)
         rows = connection.execute("SELECT name, builtin FROM pragma_function_list")
         built_in = {name for name, is_built_in in rows if is_built_in}
-        self._functions = (frozenset(built_in) | _MODULE_FUNCTIONS) - _DENIED_FUNCTIONS
+        self._functions = (frozenset(built_in) | _MODULE_FUNCTIONS) - DENIED_FUNCTIONS
         connection.set_authorizer(self._authorize)
         connection.set_progress_handler(self.is_over, _STEPS_BETWEEN_CHECKS)
 

@@ -359,3 +359,14 @@ def test_killed_in_the_middle(directory):
     process.kill()
     process.communicate()
     assert fingerprint(directory) == before
+
+
+def test_denied_function_in_a_generated_column(tmp_path):
+    """A function that is denied is denied in a generated column, too, about which SQLite does not ask."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "t.sqlite", isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE t(a, b AS (sqlite_log(1, a)), c AS (upper(a)))")
+        connection.execute("INSERT INTO t VALUES ('x')")
+    with Database.open(tmp_path / "t.sqlite") as database:
+        for sql in ("SELECT b FROM t", "SELECT * FROM t", "SELECT a FROM t WHERE b IS NULL ORDER BY b"):
+            assert outcome(database, sql) == "the function sqlite_log is not allowed"
+        assert outcome(database, "SELECT c FROM t") == (RUNS, "X")
