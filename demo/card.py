@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from evaluate import SEED, evaluate, wilson
+from evaluate import SEED, evaluate
 from restore import restore_folder
+from sqale_edge.benchmarks.statistics import wilson_interval
 from sqale_edge.convert import convert_checkpoint
 
 from sqale_edge import Agent, Database, EngineSettings, SqaleEdgeError, __version__
@@ -78,7 +79,7 @@ def measure_real(pairs: Path) -> dict[str, Any]:
                 except SqaleEdgeError:  # such as a schema that does not fit into the context
                     continue
                 n_right += episode.sql is not None and same_rows(episode.rows, gold, ordered=pair["has_order_by"])
-    low, high = wilson(n_right, len(chosen))
+    low, high = wilson_interval(n_right, len(chosen))
     return {"n": len(chosen), "n_right": n_right, "low": round(low, 4), "high": round(high, 4)}
 
 

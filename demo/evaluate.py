@@ -14,7 +14,6 @@ import argparse
 import collections
 import dataclasses
 import json
-import math
 import random
 import tempfile
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from episodes import is_right, make_questions, open_world
+from sqale_edge.benchmarks.statistics import wilson_interval
 from sqale_edge.convert import convert_checkpoint
 
 from sqale_edge import Agent, EngineSettings
@@ -51,17 +51,6 @@ class Outcome:
     ended_by: str
     n_turns: int
     n_decoded: int
-
-
-def wilson(n_right: int, n: int) -> tuple[float, float]:
-    """The 95% interval of a share. Source: Wilson, 1927."""
-    if n == 0:
-        return 0.0, 1.0
-    z = 1.959964
-    share, spread = n_right / n, z * z / n
-    middle = share + spread / 2
-    half = z * math.sqrt(share * (1 - share) / n + spread / (4 * n))
-    return max(0.0, (middle - half) / (1 + spread)), min(1.0, (middle + half) / (1 + spread))
 
 
 def make_held_out(n_questions: int, seed: int, folder: Path) -> Iterator[tuple[Question, Database]]:
@@ -118,7 +107,7 @@ def summarize(outcomes: list[Outcome]) -> dict[str, Any]:
 
     def count(some: list[Outcome]) -> dict[str, Any]:
         n_right = sum(outcome.is_right for outcome in some)
-        low, high = wilson(n_right, len(some))
+        low, high = wilson_interval(n_right, len(some))
         return {
             "n": len(some),
             "n_right": n_right,

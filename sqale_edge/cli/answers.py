@@ -7,9 +7,9 @@ import io
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from sqale_edge.cli.tables import make_table, render_table
 from sqale_edge.cli.text import dump_json, printable
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def format_answer(episode: Episode, form: str) -> str:
 
 
 def _as_table(episode: Episode) -> str:
-    table = Table(show_edge=False, pad_edge=False, box=None, header_style="bold")
+    table = make_table()
     for name in episode.columns:
         table.add_column(Text(printable(name)), overflow="fold")
     for row in episode.rows:
@@ -44,9 +44,7 @@ def _as_table(episode: Episode) -> str:
         )
     terminal = Console()
     width = terminal.width if terminal.is_terminal else _UNFOLDED
-    console = Console(file=io.StringIO(), width=width, highlight=False)
-    console.print(table)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined] # a StringIO
+    return render_table(table, width)
 
 
 def _clip(text: str) -> str:

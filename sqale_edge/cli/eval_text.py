@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from sqale_edge.cli.tables import make_table, render_table
 from sqale_edge.cli.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rich.table import Table
 
 _UNFOLDED = 1_000  # characters
 
@@ -37,13 +37,13 @@ def show_document(document: dict[str, Any], rules: Sequence[str]) -> list[str]:
             f"{low:.1%} to {high:.1%}",
             _percent(rate["accuracy_of_all"]),
         )
-    parts = ["\n".join(map(printable, lines)), _render(table)]
+    parts = ["\n".join(map(printable, lines)), render_table(table, _UNFOLDED)]
     for key, title in (("by_difficulty", "difficulty"), ("by_n_tables", "tables")):
         if len(document[key]) > 1:
             table = _make_table(title, "n", *rules)
             for name, counts in document[key].items():
                 table.add_row(Text(printable(name)), str(counts["n"]), *(_percent(counts[rule]) for rule in rules))
-            parts.append(_render(table))
+            parts.append(render_table(table, _UNFOLDED))
     parts += [
         f"{rule}: reliability " + ", ".join(f"RS({name}) {value:.1%}" for name, value in scores.items())
         for rule in rules
@@ -58,7 +58,7 @@ def show_test(tests: dict[str, dict[str, Any]]) -> str:
     for rule, test in tests.items():
         counts = [str(test[name]) for name in ("both", "only_a", "only_b", "neither")]
         table.add_row(rule, *counts, f"{test['p']:.4f}")
-    return _render(table)
+    return render_table(table, _UNFOLDED)
 
 
 def list_counts(counts: dict[str, int]) -> str:
@@ -71,14 +71,8 @@ def _percent(share: float | None) -> str:
 
 
 def _make_table(first: str, *others: str) -> Table:
-    table = Table(show_edge=False, pad_edge=False, box=None, header_style="bold")
+    table = make_table()
     table.add_column(first)
     for name in others:
         table.add_column(name, justify="right")
     return table
-
-
-def _render(table: Table) -> str:
-    console = Console(file=io.StringIO(), width=_UNFOLDED, highlight=False)
-    console.print(table)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined] # a StringIO

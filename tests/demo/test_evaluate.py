@@ -8,7 +8,7 @@ import random
 import pytest
 from batches import split_batches
 from episodes import Classroom, make_lessons, write_script
-from evaluate import find_failure, judge, make_held_out, summarize, wilson
+from evaluate import find_failure, judge, make_held_out, summarize, wilson_interval
 from teacher import TeacherEngine
 
 from sqale_edge import Agent
@@ -19,7 +19,7 @@ from sqale_edge import Agent
 )
 def test_wilson(n_right, n, low, high):
     """Published values of Wilson's interval."""
-    assert wilson(n_right, n) == (pytest.approx(low, abs=5e-4), pytest.approx(high, abs=5e-4))
+    assert wilson_interval(n_right, n) == (pytest.approx(low, abs=5e-4), pytest.approx(high, abs=5e-4))
 
 
 def test_the_teacher_is_always_right(vocabulary, tmp_path):
