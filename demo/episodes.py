@@ -6,8 +6,9 @@
 What is thought and called the teacher decides; the rest is `sqale_edge.Agent` at work (see `teacher.py`). Its way:
 list the tables; describe those that the question is about; look up a text that the question writes in lower case; try
 the statement; submit it. Sometimes it goes wrong first (a name that does not exist, a text that is spelled otherwise),
-and goes on from what the tools say. The turns that go wrong are read by the model, but not learned. Some episodes get
-few turns, and end with the answer as text.
+once or twice, and goes on from what the tools say; the thought says that it failed, so that what failed is not copied
+as what worked is. The turns that go wrong are read by the model, but not learned. Some episodes get few turns, and end
+with the answer as text.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from domains import make_world
 from questions import ask, is_answerable
 from teacher import TeacherEngine, Turn
 from vocabulary import Vocabulary
+from words import plural
 
 from sqale_edge import Agent, EpisodeLimits
 from sqale_edge.database import Database
@@ -43,6 +45,9 @@ TOKEN_KINDS = ("fixed", "table", "column", "literal")
 _N_PER_WORLD = 6
 _LONGEST = 4_096  # tokens; the few longer episodes are left out
 _ALL_TURNS = EpisodeLimits().tool_turns
+_MISHAPS = 0.12  # how likely something goes wrong that need not, twice in an episode
+_N_FAILURES = (1, 1, 2)  # how often the same thing is tried in vain
+_SQL_WORDS = {"GROUP", "BY", "ORDER", "DESC", "LIMIT", "COUNT", "HAVING", "IS", "NULL", "DISTINCT"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,32 +86,41 @@ def write_script(question: Question, rng: random.Random, n_turns: int = _ALL_TUR
         mishaps: How likely something goes wrong that need not.
     """
     turns = [Turn("Which tables are there?", call("list_tables"))]
+    describe = _describe(question)
     if rng.random() < mishaps:
-        phrase, name = rng.choice(question.tables)
-        turns.append(_describe(((phrase, _misspell(name, phrase, rng)),), None, is_lesson=False))
-    turns.append(_describe(question.tables, question.path))
+        turns += [_fail(_describe(_misspell_table(question, rng)))] * rng.choice(_N_FAILURES)
+        describe = _recover(describe)
+    turns.append(describe)
     lookup = question.lookup
     literal = lookup.stored if lookup else None
     if lookup and not lookup.spoken[:1].isupper():
         turns.append(_look_up(question))
     elif lookup and lookup.spoken != lookup.stored:
         turns += [_query(question, lookup.spoken), _look_up(question, "Nothing found. ")]
+    query = _query(question, literal)
+    if lookup and lookup.spoken != lookup.stored and rng.random() < mishaps:
+        turns.append(_fail(_query(question, lookup.spoken)))  # looked up in vain
+        query = _recover(query, "Nothing found. ")
     elif rng.random() < mishaps:
-        turns.append(_query(question, literal, _misspelled_sql(question, rng)))
-    turns.append(_query(question, literal))
+        turns += [_fail(_query(_misspell_column(question, rng), literal))] * rng.choice(_N_FAILURES)
+        if rng.random() < 0.3:
+            turns.append(_recover(_describe(question)))
+        else:
+            query = _recover(query)
+    turns.append(query)
     turns = turns[:n_turns]
     if len(turns) < n_turns:
         return [*turns, Turn("Done.", call("submit_sql", sql=question.sql(literal)))]
-    has_run = turns[-1] == _query(question, literal)
+    has_run = turns[-1] is query
     return [*turns, Turn("Done." if has_run else question.plan(literal), question.sql(literal))]
 
 
-def _describe(tables: tuple[tuple[str, str], ...], path: tuple[str, str] | None, *, is_lesson: bool = True) -> Turn:
-    thought = "; ".join(f"{phrase}: {name}" for phrase, name in tables)
-    calls = [call("describe_table", table_name=name) for _, name in tables]
-    if path:
-        calls.append(call("join_path", table_a=path[0], table_b=path[1]))
-    return Turn(thought, "\n".join(calls), is_lesson)
+def _describe(question: Question) -> Turn:
+    thought = "; ".join(f"{phrase}: {name}" for phrase, name in question.tables)
+    calls = [call("describe_table", table_name=name) for _, name in question.tables]
+    if question.path:
+        calls.append(call("join_path", table_a=question.path[0], table_b=question.path[1]))
+    return Turn(thought, "\n".join(calls))
 
 
 def _look_up(question: Question, before: str = "") -> Turn:
@@ -116,29 +130,49 @@ def _look_up(question: Question, before: str = "") -> Turn:
     return Turn(thought, call("distinct_values", table_name=lookup.table, column_name=lookup.column))
 
 
-def _query(question: Question, literal: str | None, wrong_sql: str | None = None) -> Turn:
-    sql = wrong_sql or question.sql(literal)
-    return Turn(question.plan(literal), call("run_query", sql=sql), is_lesson=wrong_sql is None)
+def _query(question: Question, literal: str | None) -> Turn:
+    return Turn(question.plan(literal), call("run_query", sql=question.sql(literal)))
+
+
+def _fail(turn: Turn) -> Turn:
+    """The turn as one that is read, but not learned."""
+    return dataclasses.replace(turn, is_lesson=False)
+
+
+def _recover(turn: Turn, before: str = "That failed. ") -> Turn:
+    """The turn as one that follows a failure."""
+    return dataclasses.replace(turn, thought=before + turn.thought)
 
 
 def _misspell(name: str, words: str, rng: random.Random) -> str:
-    """`name` as somebody might write it who only remembers the words."""
-    forms = [words.replace(" ", "_"), words.replace(" ", ""), f"{name}s", name[:-1], words.rsplit(maxsplit=1)[-1]]
-    return rng.choice([form for form in forms if form.lower() != name.lower()])
+    """`name` as somebody might write it who only remembers the words, or loses the thread while copying."""
+    start = rng.randrange(len(name))
+    piece = name[start : start + rng.randint(2, 4)]
+    forms = [words.replace(" ", "_"), words.replace(" ", ""), plural(name), name[:-1], words.rsplit(maxsplit=1)[-1]]
+    forms += [name.replace(piece, ""), name.replace(piece, piece * rng.randint(2, 3)), name[: start + 1] + words]
+    forms = [re.sub(r"\W+", "", form) for form in forms]
+    return rng.choice([form for form in forms if form and form.lower() != name.lower()])
 
 
-def _misspelled_sql(question: Question, rng: random.Random) -> str:
-    """The statement with a wrong column in it."""
+def _misspell_table(question: Question, rng: random.Random) -> Question:
+    """The question with one of its tables called otherwise, wherever it is named."""
+    phrase, name = rng.choice(question.tables)
+    wrong = _misspell(name, phrase, rng)
+    tables = tuple((words, wrong if words == phrase else other) for words, other in question.tables)
+    path = (tables[0][1], tables[-1][1]) if question.path else None
+    return dataclasses.replace(question, tables=tables, path=path)
+
+
+def _misspell_column(question: Question, rng: random.Random) -> Question:
+    """The question with a wrong column in one of its parts; without any column, with a word of SQL gone wrong."""
     part = rng.choice([part for part in question.parts if re.search(r"[a-z]", part.sql, re.IGNORECASE)])
     names = re.findall(r"(?:T\d\.)?\b([A-Za-z]\w+)\b(?!\()", part.sql)
-    known = {"GROUP", "BY", "ORDER", "DESC", "LIMIT", "COUNT", "HAVING", "IS", "NULL", "DISTINCT"}
-    names = [name for name in names if name not in known]
+    names = [name for name in names if name not in _SQL_WORDS]
     if not names:
-        return question.sql().replace("FROM", "FORM", 1)
-    wrong = part.sql.replace(names[0], _misspell(names[0], part.words.split(":")[0], rng).replace(" ", "_"), 1)
-    return dataclasses.replace(
-        question, parts=tuple(dataclasses.replace(one, sql=wrong) if one is part else one for one in question.parts)
-    ).sql()
+        return dataclasses.replace(question, source=question.source.replace("FROM", "FORM", 1))
+    wrong = part.sql.replace(names[0], _misspell(names[0], part.words, rng), 1)
+    parts = tuple(dataclasses.replace(one, sql=wrong) if one is part else one for one in question.parts)
+    return dataclasses.replace(question, parts=parts)
 
 
 class Classroom:
@@ -209,7 +243,7 @@ def make_questions(rng: random.Random, split: Split, difficulty: float) -> tuple
     world.fill(connection)
     questions: dict[str, Question] = {}
     for _ in range(3 * _N_PER_WORLD):
-        question = ask(rng, world, difficulty)
+        question = ask(rng, world, difficulty, is_practice=split == "train")
         if question and len(questions) < _N_PER_WORLD and is_answerable(question, connection):
             questions[question.text] = question
     connection.close()
@@ -231,7 +265,7 @@ def make_lessons(
             with open_world(world, Path(name)) as database:
                 for question in questions:
                     n_turns = rng.choices((_ALL_TURNS, 4, 3, 2), (88, 4, 6, 2))[0] if difficulty > 0.3 else _ALL_TURNS
-                    script = write_script(question, rng, n_turns, mishaps=0.05 * difficulty)
+                    script = write_script(question, rng, n_turns, mishaps=_MISHAPS * difficulty)
                     lesson = classroom.teach(question, database, script, n_turns)
                     if lesson is not None and len(lesson.tokens) <= _LONGEST:
                         yield lesson

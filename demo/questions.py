@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from world import World
 
+    _Maker = Callable[[random.Random, World], Question | None]
+
 
 def _single(place: Place, kind: str, text: str, *parts: Part, lookup: Lookup | None = None, **flags: Any) -> Question:
     table = place.table
@@ -175,24 +177,24 @@ def _group(rng: random.Random, world: World) -> Question | None:
     return _single(place, "having", pattern.format(plural(words), n, many), select, group, having)
 
 
-# Maker, weight, and the difficulty from which on it is asked.
-_MAKERS: tuple[tuple[Callable[[random.Random, World], Question | None], float, float], ...] = (
-    (_count_all, 3, 0.0),
-    (_count_where("text"), 9, 0.0),
-    (_list_where("text"), 8, 0.0),
-    (_total_all, 5, 0.0),
-    (_count_where("number"), 5, 0.0),
-    (_distinct, 5, 0.0),
-    (_list_where("number"), 5, 0.2),
-    (_total_where, 7, 0.2),
-    (_count_where("date"), 4, 0.2),
-    (_list_where("date"), 3, 0.2),
-    (_count_where("null"), 2, 0.2),
-    (_top, 8, 0.2),
-    (_group, 10, 0.3),
-    (join_where, 16, 0.4),
-    (join_group, 8, 0.5),
-    (two_joins, 9, 0.6),
+# Maker, weight, how much more often the training asks it than the evaluation, and the difficulty from which on.
+_MAKERS: tuple[tuple[_Maker, float, float, float], ...] = (
+    (_count_all, 3, 0.7, 0.0),
+    (_count_where("text"), 9, 1.0, 0.0),
+    (_list_where("text"), 8, 1.0, 0.0),
+    (_total_all, 5, 0.7, 0.0),
+    (_count_where("number"), 5, 0.7, 0.0),
+    (_distinct, 5, 1.0, 0.0),
+    (_list_where("number"), 5, 1.0, 0.2),
+    (_total_where, 7, 1.0, 0.2),
+    (_count_where("date"), 4, 1.0, 0.2),
+    (_list_where("date"), 3, 1.0, 0.2),
+    (_count_where("null"), 2, 1.0, 0.2),
+    (_top, 8, 1.0, 0.2),
+    (_group, 10, 1.2, 0.3),
+    (join_where, 16, 1.5, 0.4),
+    (join_group, 8, 1.2, 0.5),
+    (two_joins, 9, 1.5, 0.6),
 )
 KINDS = (
     *("count", "count_text", "count_number", "count_date", "count_null", "list_text", "list_number", "list_date"),
@@ -200,9 +202,13 @@ KINDS = (
 )
 
 
-def ask(rng: random.Random, world: World, difficulty: float = 1.0) -> Question | None:
+def ask(rng: random.Random, world: World, difficulty: float = 1.0, *, is_practice: bool = False) -> Question | None:
     """A random question about `world`, or None where the world has nothing of the kind that was drawn."""
-    makers = [(make, weight) for make, weight, start in _MAKERS if start <= difficulty]
+    makers = [
+        (make, weight * (practice if is_practice else 1))
+        for make, weight, practice, start in _MAKERS
+        if start <= difficulty
+    ]
     (make,) = rng.choices([make for make, _ in makers], [weight for _, weight in makers])
     return make(rng, world)
 

@@ -1,12 +1,14 @@
 """Train the demo model on the CPU. Needs torch and transformers.
 
     python demo/train.py --state STATE --tokens 30e6
+    python demo/train.py --state STATE --start FOLDER --tokens 60e6
     python demo/train.py --state STATE --export FOLDER
 
 The first command starts or goes on: everything is in the folder STATE, which is written every few minutes and when the
 process is asked to end (SIGTERM, Ctrl-C). Killed at any moment, it loses at most these few minutes. `log.jsonl` in it
 has the curve. `--tokens` is the total; the learning rate falls during its last third, and may be given anew when
-resuming. The second command writes what has been learned so far as a Hugging Face folder.
+resuming. The second command begins with the weights, the count and the curve of an exported folder. The third writes
+what has been learned so far as such a folder.
 
 Fixed seeds; not guaranteed: the same weights on another machine or with another number of threads.
 """
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from batches import Batch, BatchMaker, split_batches
 from episodes import TOKEN_KINDS, make_lessons
-from model import export_folder, make_model
+from model import export_folder, load_folder, make_model
 from shape import make_config
 from torch.nn import functional
 from vocabulary import Vocabulary
@@ -50,6 +52,7 @@ class Progress:
     n_steps: int = 0
     n_runs: int = 0
     seconds: float = 0.0
+    first_step: int = 0  # at which the optimizers were new
 
 
 class Training:
@@ -69,6 +72,25 @@ class Training:
             for optimizer, values in zip(self.optimizers, saved["optimizers"], strict=True):
                 optimizer.load_state_dict(values)
             self.progress = Progress(**saved["progress"])
+        elif arguments.start:
+            self._begin_with(arguments.start)
+
+    def _begin_with(self, folder: Path) -> None:
+        """Take an exported folder's weights and history; what the optimizers knew is not in it."""
+        history = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+        curve = history["curve"]
+        self.model.load_state_dict(load_folder(folder).state_dict())
+        n_steps = curve[-1]["step"]
+        self.progress = Progress(
+            n_tokens=history["tokens"],
+            n_steps=n_steps,
+            n_runs=1,  # so that no episode of the first run is made again
+            seconds=history["minutes"] * 60,
+            first_step=n_steps,
+        )
+        self.state.mkdir(parents=True, exist_ok=True)
+        lines = "".join(json.dumps(line) + "\n" for line in curve)
+        (self.state / "log.jsonl").write_text(lines, encoding="utf-8")
 
     def save(self) -> None:
         """Write the state; the old one stays until the new one is whole."""
@@ -103,7 +125,7 @@ class Training:
 
     def rate(self) -> float:
         """The learning rate's factor now: up, level, down."""
-        warm = min(1.0, (self.progress.n_steps + 1) / _WARM_UP_STEPS)
+        warm = min(1.0, (self.progress.n_steps - self.progress.first_step + 1) / _WARM_UP_STEPS)
         left = 1 - self.progress.n_tokens / self.arguments.tokens
         return warm * max(0.01, min(1.0, left / _FALL))
 
@@ -117,7 +139,8 @@ class Training:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["top_rate"] * factor
-        losses, kinds, is_right, _ = measure(self.model, batch)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.arguments.arithmetic == "bf16"):
+            losses, kinds, is_right, _ = measure(self.model, batch)
         loss = losses.mean()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -153,9 +176,8 @@ def measure(model: Qwen3_5ForCausalLM, batch: Batch) -> tuple[torch.Tensor, torc
     """For each learned token of the batch: its loss in nats, kind, whether it is the likeliest one, and its row."""
     tokens = torch.from_numpy(batch.tokens)
     rows, places = torch.from_numpy(batch.is_learned[:, 1:]).nonzero(as_tuple=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state
-        logits = model.lm_head(hidden[rows, places])
+    hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state
+    logits = model.lm_head(hidden[rows, places])
     targets = tokens[rows, places + 1]
     losses = functional.cross_entropy(logits.float(), targets, reduction="none")
     kinds = torch.from_numpy(batch.kinds)[rows, places + 1]
@@ -224,11 +246,15 @@ def main() -> None:
     """Read the command line and do it."""
     parser = argparse.ArgumentParser(description="Train the demo model, or write what it has learned so far.")
     parser.add_argument("--state", type=Path, required=True, help="folder with everything that resuming needs")
+    parser.add_argument("--start", type=Path, metavar="FOLDER", help="begin with these weights, if STATE is new")
     parser.add_argument("--tokens", type=float, default=30e6, help="all tokens to learn from, prompts included")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=4_096, help="tokens of a batch, padding included")
     parser.add_argument("--rate", type=float, default=3e-3, help="the highest learning rate")
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="muon")
+    parser.add_argument(
+        "--arithmetic", choices=("bf16", "fp32"), default="fp32", help="bf16 is faster on processors with AMX only"
+    )
     parser.add_argument("--export", type=Path, metavar="FOLDER", help="write a Hugging Face folder, do not train")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

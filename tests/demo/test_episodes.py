@@ -75,6 +75,19 @@ def test_some_go_wrong_first_and_some_end_as_text(taught):
     assert {script[-1].text.startswith("SELECT") for script in scripts} == {True, False}
 
 
+def test_a_lesson_follows_each_failure_and_says_so(taught):
+    """Behind a turn that goes wrong comes the same one again, or a lesson whose thought begins with the failure."""
+    n_failures = 0
+    for _, _, _, script, n_turns in taught:
+        for turn, following in itertools.pairwise(script):
+            is_again = following == turn
+            if not turn.is_lesson and not is_again and len(script) <= n_turns:
+                n_failures += 1
+                assert following.is_lesson
+                assert following.thought.startswith(("That failed. ", "Nothing found. "))
+    assert n_failures
+
+
 def test_token_kinds_mark_names_and_literals(taught, vocabulary):
     """Tables, columns and literals are marked, in learned tokens only."""
     seen = set()

@@ -115,3 +115,17 @@ def test_ties_at_a_limit_are_refused():
             ]
             assert len(set(keys[: limit + 1])) == len(keys[: limit + 1])
         connection.close()
+
+
+def test_practice_changes_how_often_and_not_what_is_asked():
+    """The evaluation's questions have the plain weights; the training asks for joins more often."""
+    world = make_world(random.Random(3), "train")
+
+    def kinds(*, is_practice):
+        rng = random.Random(0)
+        found = [ask(rng, world, is_practice=is_practice) for _ in range(1_500)]
+        return [question.kind for question in found if question]
+
+    plain, practice = kinds(is_practice=False), kinds(is_practice=True)
+    assert set(plain) == set(practice)
+    assert practice.count("join") / len(practice) > 1.1 * plain.count("join") / len(plain)
