@@ -9,8 +9,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from sqale_edge._version import __version__
-from sqale_edge.episode import Finished
-from sqale_edge.errors import Cancelled, ContextOverflowError, DatabaseOpenError, ModelLoadError
+from sqale_edge.agent import Request
+from sqale_edge.episode import Episode
+from sqale_edge.errors import Cancelled, ContextOverflowError, ModelLoadError
 from sqale_edge.models import find_model
 from sqale_edge.protocol import Protocol
 
@@ -94,31 +95,28 @@ def ask_questions(
 ) -> Iterator[Question]:
     """Ask each question that `results` has no answer to, and yield it when its answer is on the disk.
 
-    A question that is too long for the model is answered by that error. A question whose database cannot be opened is
+    As many are asked at a time as the engine has sequences, so they are yielded in the order in which they end. A
+    question that is too long for the model is answered by that error. A question whose database cannot be opened is
     not asked, and has no answer: it can be asked when the database is there.
 
     Raises:
-        Cancelled: `should_stop` said so, or the agent was cancelled. The question in progress has no answer.
+        Cancelled: `should_stop` said so, or the agent was cancelled. The questions in progress have no answers.
         DecodeError: llama.cpp failed.
         SqaleEdgeError: The answer cannot be written.
     """
-    for question in left_to_ask(questions, results.answers):
-        try:
-            answer = _ask(agent, question, seed, should_stop)
-        except ContextOverflowError as error:
-            answer = Answer(question.id, None, error=str(error))
-        except DatabaseOpenError:
-            answer = None
-        if answer:
-            results.add(answer)
-        yield question
-
-
-def _ask(agent: Agent, question: Question, seed: int, should_stop: Callable[[], bool]) -> Answer:
-    with closing(agent.stream(question.question, question.db, question.evidence or None, seed=seed)) as events:
-        for event in events:
-            if isinstance(event, Finished) and event.episode.ended_by != "cancelled":
-                return Answer(question.id, event.episode.sql, event.episode)
-            if should_stop():  # a cancel between two questions finds none to stop
-                break
-    raise Cancelled("the evaluation was cancelled")
+    left = left_to_ask(questions, results.answers)
+    requests = (Request(one.question, one.db, one.evidence or None, seed) for one in left if not should_stop())
+    n_ended = 0
+    with closing(agent.run_many(requests)) as outcomes:
+        for number, outcome in outcomes:
+            question = left[number]
+            if isinstance(outcome, Episode):
+                if outcome.ended_by == "cancelled":
+                    break
+                results.add(Answer(question.id, outcome.sql, outcome))
+            elif isinstance(outcome, ContextOverflowError):
+                results.add(Answer(question.id, None, error=str(outcome)))
+            n_ended += 1
+            yield question
+    if n_ended < len(left):
+        raise Cancelled("the evaluation was cancelled")

@@ -12,7 +12,7 @@ with Agent.load("model.gguf") as agent:
 import logging
 
 from sqale_edge._version import __version__
-from sqale_edge.agent import Agent
+from sqale_edge.agent import Agent, Request
 from sqale_edge.database import Database
 from sqale_edge.episode import Episode, Event, ToolCall, ToolResult
 from sqale_edge.errors import SqaleEdgeError
@@ -28,6 +28,7 @@ __all__ = [
     "Episode",
     "EpisodeLimits",
     "Event",
+    "Request",
     "SamplingSettings",
     "SqaleEdgeError",
     "ToolCall",

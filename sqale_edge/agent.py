@@ -2,32 +2,61 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
-from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from sqale_edge.batch import drive
 from sqale_edge.database import Database
-from sqale_edge.engine import Decoding
 from sqale_edge.episode import Event, Finished
-from sqale_edge.errors import ModelError
+from sqale_edge.errors import ContextOverflowError, DatabaseOpenError, ModelError, SqaleEdgeError
 from sqale_edge.exclusive import Exclusive
 from sqale_edge.grammar import tool_call_grammar
-from sqale_edge.loop import CancelFlag, EpisodeLoop
+from sqale_edge.loop import EpisodeLoop
 from sqale_edge.models import find_model
 from sqale_edge.protocol import Protocol
+from sqale_edge.running import Running
 from sqale_edge.settings import EngineSettings, EpisodeLimits, SamplingSettings, check_seed, require
 from sqale_edge.tools import TOOLS, Toolbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from sqale_edge.engine import Engine
+    from sqale_edge.engine import Decoding, Engine
     from sqale_edge.episode import EndedBy, Episode
     from sqale_edge.turn import Steps
 
+T = TypeVar("T")
 _POLL_S = 0.1  # how soon it is seen that a thread has ended
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A question over a database.
+
+    Args:
+        question: In natural language.
+        database: A path as for `Database.open`, or an open database, which stays open.
+        evidence: Outside knowledge that the question needs.
+        seed: From 0 to 2**64 - 1. The same seed, model and settings give the same episode.
+
+    Raises:
+        SettingsError: One of them is of a wrong type or out of its range.
+    """
+
+    question: str
+    database: str | Path | Sequence[str | Path] | Database
+    evidence: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.question, str), "question", self.question, "text")
+        require(self.evidence is None or isinstance(self.evidence, str), "evidence", self.evidence, "text or None")
+        require(_is_database(self.database), "database", self.database, "a path, paths or an open Database")
+        object.__setattr__(self, "seed", check_seed(self.seed))
 
 
 class Agent:
@@ -69,7 +98,7 @@ class Agent:
         # Held for one event at a time, never while a caller has the stream: who reads it may change, or go away.
         self._work = Exclusive(self._free)
         self._turn = threading.Condition(self._work.lock)
-        self._running: _Running | None = None
+        self._running: Running | None = None
         self._is_closing = False
 
     @classmethod
@@ -133,11 +162,7 @@ class Agent:
 
         Closing or dropping the iterator early abandons the question. Its events may be asked for from changing threads.
 
-        Args:
-            question: In natural language.
-            database: A path as for `Database.open`, or an open database, which stays open.
-            evidence: Outside knowledge that the question needs.
-            seed: From 0 to 2**64 - 1. The same seed, model and settings give the same episode.
+        The arguments are those of a `Request`.
 
         Raises:
             SettingsError: An argument is of a wrong type or out of its range; raised at once.
@@ -145,29 +170,41 @@ class Agent:
             ContextOverflowError: The question is too long.
             DecodeError: llama.cpp failed.
         """
-        require(isinstance(question, str), "question", question, "text")
-        require(evidence is None or isinstance(evidence, str), "evidence", evidence, "text or None")
-        require(_is_database(database), "database", database, "a path, paths or an open Database")
-        return self._answer(question, database, evidence, check_seed(seed))
+        request = Request(question, database, evidence, seed)
+
+        return self._answer(lambda running: self._events(running, request), lambda event: isinstance(event, Finished))
+
+    def run_many(self, requests: Iterable[Request]) -> Generator[tuple[int, Episode | SqaleEdgeError], None, None]:
+        """Answer several questions at a time, as many as the engine has sequences, their tokens decoded in one batch.
+
+        Yields the number of each request, counted from 0, with its episode, in the order in which they end. A question
+        that is too long and a database that cannot be opened are no reason to stop: their errors are yielded instead.
+        `cancel` ends all that are being answered; those that are not begun are not, and not yielded. The time limit of
+        a question is looked at between two tokens.
+
+        Raises:
+            DecodeError: llama.cpp failed.
+        """
+        return self._answer(lambda running: self._outcomes(running, requests), lambda _: False)
 
     def _answer(
-        self, question: str, database: str | Path | Database, evidence: str | None, seed: int
-    ) -> Generator[Event, None, None]:
-        """The stream that a caller holds: dropping it, wherever it is, ends the question."""
-        running = _Running(self.engine)
-        running.events = self._events(running, question, database, evidence, seed)
+        self, make_events: Callable[[Running], Generator[T, None, None]], is_last: Callable[[T], bool]
+    ) -> Generator[T, None, None]:
+        """The stream that a caller holds: dropping it, wherever it is, ends what is being answered."""
+        running = Running(self.engine)
+        events = make_events(running)
         try:
             self._take_turn(running)
-            while (event := self._advance(running)) is not None:
-                if isinstance(event, Finished):  # the next question need not wait for this stream to be dropped
-                    running.events.close()
+            while (event := self._advance(running, events)) is not None:
+                if is_last(event):  # the next question need not wait for this stream to be dropped
+                    events.close()
                     self._end(running)
                 yield event
         finally:
-            running.events.close()
+            events.close()
             self._end(running)
 
-    def _take_turn(self, running: _Running) -> None:
+    def _take_turn(self, running: Running) -> None:
         """Wait until no other question is being answered; one whose reader's thread has ended is given up."""
         with self._turn:
             while (other := self._running) is not None:
@@ -185,8 +222,8 @@ class Agent:
             if self._is_closing:
                 raise ModelError("the agent is closed")
 
-    def _advance(self, running: _Running) -> Event | None:
-        """The question's next event; None behind the last."""
+    def _advance(self, running: Running, events: Iterator[T]) -> T | None:
+        """The next event; None behind the last."""
         with self._work.work():
             if running.is_given_up:
                 raise ModelError(
@@ -194,38 +231,62 @@ class Agent:
                     hint="read a stream to its end, or close it",
                 )
             running.reader = threading.current_thread()
-            return next(running.events, None)
+            return next(events, None)
 
-    def _events(
-        self, running: _Running, question: str, database: str | Path | Database, evidence: str | None, seed: int
-    ) -> Generator[Event, None, None]:
-        """What happens while the question is answered; `running` holds what that takes."""
+    def _events(self, running: Running, request: Request) -> Generator[Event, None, None]:
+        """What happens while one question is answered."""
+        with closing(drive([self._steps(running, request, running.stop)], self.engine)) as events:
+            for _, event in events:
+                yield event
+
+    def _outcomes(
+        self, running: Running, requests: Iterable[Request]
+    ) -> Generator[tuple[int, Episode | SqaleEdgeError], None, None]:
+        """How each of many questions ended."""
+        lanes = (self._steps_or_error(running, request) for request in requests if not running.is_stopped)
+        with closing(drive(lanes, self.engine, self.engine.info.n_sequences)) as events:
+            for number, event in events:
+                if isinstance(event, Finished):
+                    yield number, event.episode
+                elif isinstance(event, SqaleEdgeError):
+                    yield number, event
+
+    def _steps_or_error(
+        self, running: Running, request: Request
+    ) -> Generator[Event | SqaleEdgeError | Decoding, int | None, None]:
+        """One of many episodes: what is wrong with its question or database ends it alone."""
+        try:
+            yield from self._steps(running, request)
+        except (ContextOverflowError, DatabaseOpenError) as error:
+            yield error
+
+    def _steps(self, running: Running, request: Request, stop: Callable[[EndedBy], None] | None = None) -> Steps:
+        """One episode, in a place of its own; `stop` is called when its time is up, or else it alone is stopped."""
         if self._is_closing:
             raise ModelError("the agent is closed")
-        if not isinstance(database, Database):
-            database = running.held.enter_context(Database.open(database))
-        running.database = database
-        running.held.enter_context(running.watch(self.limits.timeout_s))
-        sequence = self.engine.new_sequence(seed, self._sampling)
-        running.held.callback(sequence.close)
-        loop = EpisodeLoop(
-            engine=self.engine,
-            sequence=sequence,
-            protocol=self._protocol,
-            grammar=self._grammar,
-            database=database,
-            toolbox=Toolbox(database, query_timeout_s=self.limits.query_timeout_s, should_stop=running.flag.is_set),
-            limits=self.limits,
-            flag=running.flag,
-            question=question,
-            evidence=evidence,
-            seed=seed,
-            load_s=self._load_s,
-            notes=self._notes,
-        )
-        yield from drive(loop.steps(), self.engine)
+        with running.place() as place:
+            database = place.open(request.database)
+            place.set_timer(self.limits.timeout_s, stop or place.stop)
+            sequence = self.engine.new_sequence(request.seed, self._sampling)
+            place.held.callback(sequence.close)
+            loop = EpisodeLoop(
+                engine=self.engine,
+                sequence=sequence,
+                protocol=self._protocol,
+                grammar=self._grammar,
+                database=database,
+                toolbox=Toolbox(database, query_timeout_s=self.limits.query_timeout_s, should_stop=place.flag.is_set),
+                limits=self.limits,
+                flag=place.flag,
+                question=request.question,
+                evidence=request.evidence,
+                seed=request.seed,
+                load_s=self._load_s,
+                notes=self._notes,
+            )
+            yield from loop.steps()
 
-    def _end(self, running: _Running) -> None:
+    def _end(self, running: Running) -> None:
         """Free what the question holds, unless that was done before."""
         if self._running is not running:
             return
@@ -283,71 +344,3 @@ def _is_path(value: Any) -> bool:
 def _is_database(value: Any) -> bool:
     is_several = isinstance(value, (list, tuple)) and bool(value) and all(map(_is_path, value))
     return isinstance(value, Database) or _is_path(value) or is_several
-
-
-class _Running:
-    """The question that is being answered: what it holds, who reads it, and how to stop it.
-
-    Attributes:
-        events: What happens, made as it is asked for.
-        held: Frees sequence, clock and database.
-        reader: The thread that asked for an event last.
-        is_given_up: That thread has ended, and another question wanted its place.
-    """
-
-    events: Generator[Event, None, None]
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.held = ExitStack()
-        self.reader = threading.current_thread()
-        self.is_given_up = False
-        self._lock = threading.RLock()  # a signal handler may stop a question in the thread that is ending it
-        self._has_ended = False
-        self.database: Database | None = None
-        self.flag = CancelFlag()
-
-    def stop(self, reason: EndedBy) -> None:
-        """Stop it, from any thread; once it has ended, do nothing: the engine may be at the next question."""
-        with self._lock:
-            if self._has_ended:
-                return
-            self.flag.set(reason)
-            self._engine.cancel()
-            if self.database is not None:
-                self.database.interrupt()
-
-    def end(self) -> None:
-        """Free what it holds. Waits for a `stop` that is under way, and lets no other begin."""
-        with self._lock:
-            self._has_ended = True
-        self.held.close()
-
-    def watch(self, timeout_s: float | None) -> ExitStack:
-        """A context that stops the question when its time is up."""
-        stack = ExitStack()
-        if timeout_s is not None:
-            timer = threading.Timer(timeout_s, self.stop, ["timeout"])
-            timer.daemon = True
-            timer.start()
-            stack.callback(timer.cancel)
-        return stack
-
-
-def drive(steps: Steps, engine: Engine) -> Generator[Event, None, None]:
-    """Run one episode's `steps`, drawing a token whenever they ask for one."""
-    token: int | None = None
-    failure: ModelError | None = None
-    while True:
-        try:
-            step = steps.throw(failure) if failure else steps.send(token)
-        except StopIteration:
-            return
-        token = failure = None
-        if not isinstance(step, Decoding):
-            yield step
-            continue
-        try:
-            (token,) = engine.decode_batch([step])
-        except ModelError as error:
-            failure = error

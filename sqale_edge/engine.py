@@ -63,6 +63,7 @@ class ModelInfo:
         offload: What runs on a GPU, as one sentence.
         sampling: The checkpoint's own sampling settings, or the reference's.
         n_parameters: Numbers in all its tensors; 0 where that is unknown.
+        n_sequences: Sequences that can exist at the same time.
     """
 
     name: str
@@ -78,6 +79,7 @@ class ModelInfo:
     offload: str
     sampling: SamplingSettings
     n_parameters: int = 0
+    n_sequences: int = 1
 
     @property
     def thinks(self) -> bool:

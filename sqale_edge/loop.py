@@ -208,7 +208,15 @@ class EpisodeLoop:
         self._prefill_s += prefill.seconds
         yield Prefilled(number, n_prompt, prefill.n_cached, prefill.seconds)
         grammar = None if is_final else self._grammar
-        turn = OpenTurn(self._engine, self._sequence, number, prefill, grammar=grammar, thinks=self._protocol.thinks)
+        turn = OpenTurn(
+            self._engine,
+            self._sequence,
+            number,
+            prefill,
+            grammar=grammar,
+            thinks=self._protocol.thinks,
+            check=self._flag.check,
+        )
         self._turns.append(turn)
         n_max = self._limits.final_tokens if is_final else self._limits.turn_tokens
         n_free = self._n_tokens - n_prompt - (0 if is_final else self._n_reserved)

@@ -44,6 +44,7 @@ class ScriptedEngine:
         thinks: The vocabulary has `<think>` and `</think>`.
         metadata: The model's metadata, for example training texts.
         n_ctx: Tokens that a sequence can hold.
+        n_sequences: Sequences that `Agent.run_many` uses at the same time.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class ScriptedEngine:
         thinks: bool = False,
         metadata: dict[str, str] | None = None,
         n_ctx: int = 16_384,
+        n_sequences: int = 1,
     ) -> None:
         self.script = list(script)
         self.sequences: list[ScriptedSequence] = []
@@ -70,6 +72,7 @@ class ScriptedEngine:
             think_close=_IDS["</think>"] if thinks else None,
             offload="nothing to offload",
             sampling=SamplingSettings(),
+            n_sequences=n_sequences,
         )
 
     def tokenize(self, text: str, trusted: bool) -> list[int]:

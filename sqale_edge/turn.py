@@ -17,13 +17,15 @@ from sqale_edge.episode import Event, Thought, ToolCall, ToolResult, Turn, Usage
 from sqale_edge.replies import parse_calls
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqale_edge.engine import Engine, Grammar, Prefill, TokenSequence
 
 Steps = Generator[Event | Decoding, int | None, None]
 
 
 class OpenTurn:
-    """Turn number `number`, being written into `sequence`, whose prompt is evaluated.
+    """Turn number `number`, being written into `sequence`, whose prompt is evaluated; `check` raises to stop it.
 
     Attributes:
         end_token: The end token it closed its turn with; None if its budget ended first.
@@ -41,12 +43,14 @@ class OpenTurn:
         *,
         grammar: Grammar | None,
         thinks: bool,
+        check: Callable[[], None],
     ) -> None:
         self._engine = engine
         self._sequence = sequence
         self._prefill = prefill
         self._grammar = grammar
         self._thinks = thinks
+        self._check = check
         self._n_prompt = len(sequence.tokens)
         self._n_decoded = self._n_forced = self._n_refused = 0
         self.number = number
@@ -86,6 +90,7 @@ class OpenTurn:
         n_refused_before = self._n_refused
         decoding = self._sequence.start(phase, max_tokens, stop)
         while not decoding.is_done:
+            self._check()
             start = time.perf_counter()
             token = yield decoding
             assert token is not None, "the driver answers every Decoding with a token"

@@ -26,8 +26,8 @@ ORDER = """
     sql_text private_files row_budget sqlite_guard sqlite_files sqlite_errors
     text_files csv_files json_files column_types imports database
     schema tool_text tools grammar
-    exclusive engine llama models
-    rendering chat_template replies protocol turn loop agent
+    exclusive engine batch llama models
+    rendering chat_template replies protocol turn loop running agent
     testing sample_shop convert benchmarks cli
 """.split()  # noqa: SIM905 - a line for each layer
 HEAVY = {"llama_cpp", "numpy", "huggingface_hub", "gguf"}

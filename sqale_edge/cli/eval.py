@@ -83,6 +83,12 @@ _FILE = click.Path(path_type=Path)
     show_default=True,
     help="The same seed takes the same sample, and gives a model's same answers.",
 )
+@click.option(
+    "--parallel",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Questions that the model is asked at a time: faster, takes more memory. [default: 1]",
+)
 @load_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, with each question's outcome.")
 def eval(  # noqa: A001 - the command's name
@@ -102,6 +108,7 @@ def eval(  # noqa: A001 - the command's name
     n_sample: int | None,
     limit: int | None,
     seed: int,
+    parallel: int | None,
     gpu_layers: GpuLayers | None,
     threads: int | None,
     as_json: bool,
@@ -123,7 +130,8 @@ def eval(  # noqa: A001 - the command's name
     files = [predictions] if predictions else list(compare or ())
     if model:
         files = [output or Path(f"{questions.stem}.{Path(model).stem}.jsonl")]
-        ask_model(model, everything, chosen, files[0], seed=seed, gpu_layers=gpu_layers, threads=threads)
+        loading = {"n_sequences": parallel, "gpu_layers": gpu_layers, "threads": threads}
+        ask_model(model, everything, chosen, files[0], seed=seed, loading=loading)
     given = [_read(file, everything, predictions_form) for file in files]
     all_rules = benchmarks.choose_rules(chosen[0].form, rules)
     outcomes = score(chosen, [one.sql for one in given], all_rules, timeout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sqale_edge.benchmarks import Outcome, Question
-    from sqale_edge.settings import GpuLayers
 
 
 def ask_model(
@@ -31,16 +30,17 @@ def ask_model(
     output: Path,
     *,
     seed: int,
-    gpu_layers: GpuLayers | None,
-    threads: int | None,
+    loading: Mapping[str, Any],
 ) -> None:
     """Ask `chosen`, and put the answers into the results file `output`; those that are there are not asked again.
+
+    `loading` are fields of `EngineSettings`; one that is None is the environment's.
 
     Raises what loading, asking and writing raise; `Cancelled` after a request to end.
     """
     from sqale_edge.settings import EngineSettings, EpisodeLimits  # noqa: PLC0415 - keeps --help light
 
-    settings = EngineSettings.from_environment(gpu_layers=gpu_layers, threads=threads)
+    settings = EngineSettings.from_environment(**loading)
     session = Session(model, settings, EpisodeLimits.from_environment())
     n_kept: int | None = None
 

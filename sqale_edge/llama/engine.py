@@ -60,7 +60,7 @@ class LlamaEngine:
             raise
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._batch = llama_cpp.llama_batch_init(self._settings.n_batch, 0, 1)
-        self.info = self._model.describe(self._settings.n_ctx)
+        self.info = self._model.describe(self._settings.n_ctx, self._settings.n_sequences)
         self.fingerprint = self._make_fingerprint()
         self.load_s = time.perf_counter() - start
 

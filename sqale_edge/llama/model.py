@@ -90,8 +90,8 @@ class LlamaModel:
                 pairs[key] = value
         return pairs
 
-    def describe(self, n_ctx: int) -> ModelInfo:
-        """What the engine's interface says about the model, for sequences of `n_ctx` tokens."""
+    def describe(self, n_ctx: int, n_sequences: int = 1) -> ModelInfo:
+        """What the engine's interface says about the model, for so many sequences of `n_ctx` tokens."""
         vocabulary, bos = self.vocabulary, llama_cpp.llama_vocab_bos(self.vocabulary_pointer)
         eos = llama_cpp.llama_vocab_eos(self.vocabulary_pointer)
         has_bos = bool(llama_cpp.llama_vocab_get_add_bos(self.vocabulary_pointer)) and bos >= 0
@@ -109,6 +109,7 @@ class LlamaModel:
             offload=self.offload,
             sampling=read_sampling(self.metadata),
             n_parameters=llama_cpp.llama_model_n_params(self.pointer),
+            n_sequences=n_sequences,
         )
 
     def close(self) -> None:
