@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from sqale_edge._version import __version__
 from sqale_edge.agent import Request
-from sqale_edge.episode import Episode
-from sqale_edge.errors import Cancelled, ContextOverflowError, ModelLoadError
+from sqale_edge.errors import Cancelled, ContextOverflowError, DatabaseOpenError, ModelLoadError, SqaleEdgeError
 from sqale_edge.models import find_model
 from sqale_edge.protocol import Protocol
+from sqale_edge.vote import Vote, stream_vote
 
 from .results_file import Answer, Run, digest_questions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from sqale_edge.agent import Agent
@@ -37,6 +37,7 @@ def describe_run(
     model: str,
     settings: EngineSettings,
     seed: int,
+    n_votes: int = 1,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Run:
     """The run in which `agent` is asked these questions.
@@ -47,6 +48,7 @@ def describe_run(
         model: As for `Agent.load`.
         settings: As they were given to `Agent.load`.
         seed: For each question.
+        n_votes: Candidates of each question.
         should_stop: Asked while the model's file is read; once it is true, `Cancelled` is raised.
     """
     info = agent.engine.info
@@ -59,6 +61,7 @@ def describe_run(
             "engine": dataclasses.asdict(settings),
             "sampling": dataclasses.asdict(info.sampling.with_environment()),
             "limits": dataclasses.asdict(agent.limits),
+            "votes": n_votes,
         },
         seed=seed,
         questions_sha256=digest_questions(questions),
@@ -91,13 +94,15 @@ def ask_questions(
     results: ResultsFile,
     *,
     seed: int = 0,
+    n_votes: int = 1,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Question]:
     """Ask each question that `results` has no answer to, and yield it when its answer is on the disk.
 
-    As many are asked at a time as the engine has sequences, so they are yielded in the order in which they end. A
-    question that is too long for the model is answered by that error. A question whose database cannot be opened is
-    not asked, and has no answer: it can be asked when the database is there.
+    As many are asked at a time as the engine has sequences, so they are yielded in the order in which they end; where
+    there is a vote the sequences are its candidates, and the questions come one by one. A question that is too long
+    for the model is answered by that error. A question whose database cannot be opened is not asked, and has no answer:
+    it can be asked when the database is there.
 
     Raises:
         Cancelled: `should_stop` said so, or the agent was cancelled. The questions in progress have no answers.
@@ -107,16 +112,33 @@ def ask_questions(
     left = left_to_ask(questions, results.answers)
     requests = (Request(one.question, one.db, one.evidence or None, seed) for one in left if not should_stop())
     n_ended = 0
-    with closing(agent.run_many(requests)) as outcomes:
+    with closing(agent.run_many(requests) if n_votes == 1 else _vote_on_each(agent, requests, n_votes)) as outcomes:
         for number, outcome in outcomes:
             question = left[number]
-            if isinstance(outcome, Episode):
-                if outcome.ended_by == "cancelled":
+            if isinstance(outcome, SqaleEdgeError):
+                if isinstance(outcome, ContextOverflowError):
+                    results.add(Answer(question.id, None, error=str(outcome)))
+            else:
+                episode = outcome.episode if isinstance(outcome, Vote) else outcome
+                votes = outcome.to_dict() if isinstance(outcome, Vote) else None
+                if episode.ended_by == "cancelled":
                     break
-                results.add(Answer(question.id, outcome.sql, outcome))
-            elif isinstance(outcome, ContextOverflowError):
-                results.add(Answer(question.id, None, error=str(outcome)))
+                results.add(Answer(question.id, episode.sql, episode, votes=votes))
             n_ended += 1
             yield question
     if n_ended < len(left):
         raise Cancelled("the evaluation was cancelled")
+
+
+def _vote_on_each(
+    agent: Agent, requests: Iterable[Request], n_votes: int
+) -> Generator[tuple[int, Vote | SqaleEdgeError], None, None]:
+    """What `Agent.run_many` yields, with a vote in place of an episode."""
+    for number, request in enumerate(requests):
+        try:
+            *_, vote = stream_vote(agent, request, n_votes)
+        except (ContextOverflowError, DatabaseOpenError) as error:
+            yield number, error
+        else:
+            assert isinstance(vote, Vote), "the last thing is the vote"
+            yield number, vote

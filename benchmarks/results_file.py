@@ -62,23 +62,25 @@ class Answer:
         sql: None where there is no answer.
         episode: How it came about; None if the model could not be asked.
         error: Why it could not.
+        votes: `Vote.to_dict`, if it was voted on; `episode` is the winner's.
     """
 
     id: str
     sql: str | None
     episode: Episode | None = None
     error: str = ""
+    votes: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain JSON types."""
         episode = self.episode.to_dict() if self.episode else None
-        return {"id": self.id, "sql": self.sql, "error": self.error, "episode": episode}
+        return {"id": self.id, "sql": self.sql, "error": self.error, "episode": episode, "votes": self.votes}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """The answer that `to_dict` made `data` of. Raises KeyError or TypeError for anything else."""
         episode = Episode.from_dict(data["episode"]) if data["episode"] is not None else None
-        return cls(data["id"], data["sql"], episode, data["error"])
+        return cls(data["id"], data["sql"], episode, data["error"], data["votes"])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from sqale_edge.engine import Decoding, Engine
+    from sqale_edge.engine import Decoding, Engine, TokenSequence
     from sqale_edge.episode import EndedBy, Episode
     from sqale_edge.turn import Steps
 
@@ -187,6 +187,22 @@ class Agent:
         """
         return self._answer(lambda running: self._outcomes(running, requests), lambda _: False)
 
+    def stream_seeds(self, request: Request, seeds: Sequence[int]) -> Generator[tuple[int, Event], None, None]:
+        """Answer one question once for each seed, at a time, from one evaluation of its prompt.
+
+        Yields the number of the seed, counted from 0, with each event of its episode. Each is the episode that `stream`
+        gives with that seed, but for what a batch of another shape does to the last bits of the logits. The seed of
+        `request` does not matter, and its time limit is one for all.
+
+        Raises:
+            SettingsError: A seed is out of range, or the engine has fewer sequences than there are seeds.
+            Else what `stream` raises.
+        """
+        n_sequences = self.engine.info.n_sequences
+        require(len(seeds) <= n_sequences, "seeds", len(seeds), f"at most the engine's n_sequences, {n_sequences}")
+        requests = [dataclasses.replace(request, seed=seed) for seed in seeds]
+        return self._answer(lambda running: self._candidates(running, requests), lambda _: False)
+
     def _answer(
         self, make_events: Callable[[Running], Generator[T, None, None]], is_last: Callable[[T], bool]
     ) -> Generator[T, None, None]:
@@ -251,6 +267,13 @@ class Agent:
                 elif isinstance(event, SqaleEdgeError):
                     yield number, event
 
+    def _candidates(self, running: Running, requests: Sequence[Request]) -> Generator[tuple[int, Event], None, None]:
+        """What happens while one question is answered several times."""
+        twins: list[TokenSequence] = []  # the first has evaluated its prompt, and drawn nothing, when the others begin
+        lanes = (self._steps(running, request, running.stop, twins) for request in requests)
+        with closing(drive(lanes, self.engine, len(requests))) as events:
+            yield from events
+
     def _steps_or_error(
         self, running: Running, request: Request
     ) -> Generator[Event | SqaleEdgeError | Decoding, int | None, None]:
@@ -260,15 +283,30 @@ class Agent:
         except (ContextOverflowError, DatabaseOpenError) as error:
             yield error
 
-    def _steps(self, running: Running, request: Request, stop: Callable[[EndedBy], None] | None = None) -> Steps:
-        """One episode, in a place of its own; `stop` is called when its time is up, or else it alone is stopped."""
+    def _steps(
+        self,
+        running: Running,
+        request: Request,
+        stop: Callable[[EndedBy], None] | None = None,
+        twins: list[TokenSequence] | None = None,
+    ) -> Steps:
+        """One episode, in a place of its own.
+
+        Args:
+            running: Lends the place.
+            request: What is asked.
+            stop: Called when the time is up; without it this episode alone is stopped.
+            twins: Sequences with the same prompt, of which the first is forked; this one's is added.
+        """
         if self._is_closing:
             raise ModelError("the agent is closed")
         with running.place() as place:
             database = place.open(request.database)
             place.set_timer(self.limits.timeout_s, stop or place.stop)
-            sequence = self.engine.new_sequence(request.seed, self._sampling)
+            sequence = twins[0].fork(request.seed) if twins else self._new_sequence(request.seed)
             place.held.callback(sequence.close)
+            if twins is not None:
+                twins.append(sequence)
             loop = EpisodeLoop(
                 engine=self.engine,
                 sequence=sequence,
@@ -285,6 +323,9 @@ class Agent:
                 notes=self._notes,
             )
             yield from loop.steps()
+
+    def _new_sequence(self, seed: int) -> TokenSequence:
+        return self.engine.new_sequence(seed, self._sampling)
 
     def _end(self, running: Running) -> None:
         """Free what the question holds, unless that was done before."""

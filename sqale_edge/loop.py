@@ -67,7 +67,10 @@ class CancelFlag:
 
 
 class EpisodeLoop:
-    """Runs one question on one sequence. `steps` is used once; its last event holds the episode."""
+    """Runs one question on one sequence. `steps` is used once; its last event holds the episode.
+
+    The sequence may hold the first prompt, or a part of it, from its start.
+    """
 
     def __init__(
         self,
@@ -119,6 +122,9 @@ class EpisodeLoop:
 
     def _explore_and_answer(self) -> Generator[Event | Decoding, int | None, EndedBy]:
         prompt = self._first_prompt()
+        n_held = len(self._sequence.tokens)
+        assert list(self._sequence.tokens) == prompt[:n_held], "what the sequence holds is the start of the prompt"
+        prompt = prompt[n_held:]
         n_left = self._limits.tool_turns
         is_final = n_left == 0
         while not is_final:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from sqale_edge.engine import Grammar
 
+    Script = Sequence[str | Callable[[str], str]]
+
 __all__ = ["ScriptedEngine", "ScriptedSequence", "make_shop"]
 
 _LITERALS: Final = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -40,7 +42,8 @@ class ScriptedEngine:
 
     Args:
         script: What the model writes, turn by turn: text, or a function of the log's text so far. Where `thinks`, a
-            turn is `thought</think>text`. Every turn ends with `<|im_end|>`, unless the turn's budget ends first.
+            turn is `thought</think>text`. Every turn ends with `<|im_end|>`, unless the turn's budget ends first. A
+            function in place of the whole list is called with each sequence's seed.
         thinks: The vocabulary has `<think>` and `</think>`.
         metadata: The model's metadata, for example training texts.
         n_ctx: Tokens that a sequence can hold.
@@ -49,14 +52,14 @@ class ScriptedEngine:
 
     def __init__(
         self,
-        script: Sequence[str | Callable[[str], str]],
+        script: Script | Callable[[int], Script],
         *,
         thinks: bool = False,
         metadata: dict[str, str] | None = None,
         n_ctx: int = 16_384,
         n_sequences: int = 1,
     ) -> None:
-        self.script = list(script)
+        self.script = script
         self.sequences: list[ScriptedSequence] = []
         self.is_closed = False
         self.info = ModelInfo(
@@ -102,7 +105,7 @@ class ScriptedEngine:
         check_seed(seed)
         if self.is_closed:
             raise ModelError("the engine is closed")
-        sequence = ScriptedSequence(self)
+        sequence = ScriptedSequence(self, seed)
         self.sequences.append(sequence)
         return sequence
 
@@ -131,8 +134,9 @@ class ScriptedEngine:
 class ScriptedSequence:
     """A token log that plays the engine's script. `log_text` is the log as text, for assertions."""
 
-    def __init__(self, engine: ScriptedEngine) -> None:
+    def __init__(self, engine: ScriptedEngine, seed: int = 0) -> None:
         self._engine = engine
+        self._script = engine.script(seed) if callable(engine.script) else engine.script
         self._tokens: list[int] = []
         self._turn = 0
         self._queue: list[int] = []
@@ -165,26 +169,29 @@ class ScriptedSequence:
     def start(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Decoding:
         """See `TokenSequence`."""
         self._check()
-        if not self._queue:
-            if self._turn == len(self._engine.script):
-                raise ModelError(f"the script has {self._turn} turns, and another one is asked for")
-            written = self._engine.script[self._turn]
-            self._turn += 1
-            text = written if isinstance(written, str) else written(self.log_text)
-            self._queue = [*self._engine.tokenize(text, trusted=True), _IDS["<|im_end|>"]]
         return Decoding(sequence=self, phase=phase, max_tokens=max_tokens, stop=stop, is_done=max_tokens < 1)
 
     def draw(self, decoding: Decoding) -> int:
         """The script's next token."""
         self._check(n_more=1)
         if not self._queue:
-            raise ModelError("the script's turn has ended, and more of it is asked for")
+            self._begin_turn(decoding)
         token = self._queue.pop(0)
         self.n_evaluated = len(self._tokens)
         self._tokens.append(token)
         decoding.n_decoded += 1
         decoding.is_done = token in decoding.stop or decoding.n_decoded >= decoding.max_tokens
         return token
+
+    def _begin_turn(self, decoding: Decoding) -> None:
+        if decoding.n_decoded:
+            raise ModelError("the script's turn has ended, and more of it is asked for")
+        if self._turn == len(self._script):
+            raise ModelError(f"the script has {self._turn} turns, and another one is asked for")
+        written = self._script[self._turn]
+        self._turn += 1
+        text = written if isinstance(written, str) else written(self.log_text)
+        self._queue = [*self._engine.tokenize(text, trusted=True), _IDS["<|im_end|>"]]
 
     def decode(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Iterator[int]:
         """See `TokenSequence`."""

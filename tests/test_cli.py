@@ -277,6 +277,32 @@ def test_the_trace_tells_everything_live(ask):
     )
 
 
+def test_a_vote_says_how_it_went(ask):
+    """The answer as always; stderr says how many agree, and with --trace each candidate is shown as a whole."""
+    code, out, err = ask(TWO, "--votes", "5", "--format", "csv")
+    assert (code, out) == (0, FORMS["csv"])
+    assert err == f"Votes: 3 of 3 agree, 2 more could not change that.\nSQL: {TWO}\n"
+    _, _, err = ask(TWO, "--votes", "3", "--trace", "--seed", "7")
+    shown = [line for line in err.splitlines() if "══" in line or "submit_sql after" in line]
+    assert [line.split(";")[0] for line in shown] == [
+        "══ candidate 1 of 3",
+        "── submit_sql after 1 turns",
+        "══ candidate 2 of 3",
+        "── submit_sql after 1 turns",
+    ]
+    assert [line.split("seed ")[1] for line in shown[1::2]] == ["7", "8"]
+
+
+def test_a_vote_as_json_is_one_document(ask):
+    """The winner's episode, with the votes beside it."""
+    code, out, err = ask(TWO, "--votes", "2", "-f", "json")
+    document = json.loads(out)
+    votes = document.pop("votes")
+    assert (code, err) == (0, "Votes: 2 of 2 agree.\n")
+    assert Episode.from_dict(document).sql == TWO
+    assert (votes["n_votes"], votes["n_agree"], len(votes["candidates"])) == (2, 2, 2)
+
+
 def test_the_trace_cannot_steer_a_terminal(ask):
     """Neither can results and calls in it."""
     _, _, err = ask(ODD.replace("'a|b'", "'\x1b[31m'"), "--trace")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
@@ -21,11 +21,13 @@ _TABLE_CELL_CHARS = 200
 _UNFOLDED = 1_000_000  # characters: a piped table has one line for each row
 
 
-def format_answer(episode: Episode, form: str) -> str:
-    """The answer in one of FORMATS, without a newline at the end.
+def format_answer(episode: Episode, form: str, votes: dict[str, Any] | None = None) -> str:
+    """The answer in one of FORMATS, without a newline at the end; `json` has the votes in it, if there was a vote.
 
     Without an answer only `json` has something to say.
     """
+    if votes and form == "json":
+        return dump_json({**episode.to_dict(), "votes": votes}, indent=2)
     if episode.sql is None and form != "json":
         return ""
     return FORMATS[form](episode).rstrip("\n")

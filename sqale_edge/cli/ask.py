@@ -11,11 +11,11 @@ from rich.console import Console
 from sqale_edge.cli import EXIT_NO_ANSWER
 from sqale_edge.cli.answers import FORMATS, format_answer
 from sqale_edge.cli.background import iterate_in_background
+from sqale_edge.cli.candidates import CandidatesView, describe_vote
 from sqale_edge.cli.options import model_options
 from sqale_edge.cli.session import Session
 from sqale_edge.cli.text import printable, write_out
-from sqale_edge.cli.trace import Progress, Trace
-from sqale_edge.episode import Finished, Noted
+from sqale_edge.episode import Noted
 from sqale_edge.errors import Cancelled
 from sqale_edge.sql_text import one_line
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from sqale_edge.episode import Episode, Event
     from sqale_edge.settings import GpuLayers
+    from sqale_edge.vote import Vote
 
 
 def _check_question(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
@@ -55,6 +56,14 @@ def _check_question(_context: click.Context, _parameter: click.Parameter, value:
     help="The same seed gives the same answer.",
 )
 @click.option(
+    "--votes",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    metavar="K",
+    help="Answer K times, with seeds from --seed on, and take what most agree on. Slower, and takes more memory.",
+)
+@click.option(
     "--timeout", type=click.FloatRange(0, min_open=True), metavar="S", help="Give up after S seconds. [default: none]"
 )
 @click.option("--max-rows", type=click.IntRange(1), help="Rows of the answer to show. [default: 1000]")
@@ -69,6 +78,7 @@ def ask(
     form: str,
     trace: bool,
     seed: int,
+    votes: int,
     timeout: float | None,
     max_rows: int | None,
 ) -> int:
@@ -78,60 +88,71 @@ def ask(
     Example:
       sqale-edge ask shop.sqlite "How many customers are there?" --model model.gguf --trace
     """
-    from sqale_edge.database import Database  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.agent import Request  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.database import Database  # noqa: PLC0415
     from sqale_edge.settings import EngineSettings, EpisodeLimits  # noqa: PLC0415
+    from sqale_edge.vote import Vote, stream_vote  # noqa: PLC0415
 
-    settings = EngineSettings.from_environment(gpu_layers=gpu_layers, threads=threads)
+    n_sequences = votes if votes > 1 else None
+    settings = EngineSettings.from_environment(n_sequences=n_sequences, gpu_layers=gpu_layers, threads=threads)
     limits = EpisodeLimits.from_environment(timeout_s=timeout, max_rows=max_rows)
     session = Session(model, settings, limits)
 
-    def answer() -> Iterator[Event]:
+    def answer() -> Iterator[tuple[int, Event] | Vote]:
         files = list(db) if len(db) > 1 else db[0]
         with (
             Database.open(files, should_stop=lambda: session.is_stopped) as database,
             session.load_agent() as agent,
         ):
-            yield Noted(1, agent.engine.info.offload)
+            yield 0, Noted(1, agent.engine.info.offload)
             if not session.is_stopped:
-                yield from agent.stream(question, database, evidence, seed=seed)
+                yield from stream_vote(agent, Request(question, database, evidence, seed), votes)
 
     console = Console(stderr=True)
-    view = Trace(console) if trace else Progress(console)
-    episode: Episode | None = None
+    view = CandidatesView(console, votes, is_traced=trace)
+    vote: Vote | None = None
     try:
         with contextlib.closing(iterate_in_background(answer, session.stop)) as events:
             for event in events:
-                view.show(event)
-                if isinstance(event, Finished):
-                    episode = event.episode
+                if isinstance(event, Vote):
+                    vote = event
+                else:
+                    view.show(*event)
     finally:
         view.close()
-    if episode is None:
+    if vote is None:
         raise Cancelled("the question was cancelled before it was asked")
-    return _report(episode, form, limits.timeout_s, is_traced=trace)
+    return _report(vote, form, limits.timeout_s, is_traced=trace)
 
 
-def _report(episode: Episode, form: str, timeout_s: float | None, *, is_traced: bool) -> int:
+def _report(vote: Vote, form: str, timeout_s: float | None, *, is_traced: bool) -> int:
     """Print the answer and what the person should know; the exit code."""
+    episode = vote.episode
     if not is_traced:
         for note in episode.notes:
             click.echo(printable(f"Note: {note}."), err=True)
-    answer = format_answer(episode, form)
+    votes = vote.to_dict() if vote.n_votes > 1 else None
+    answer = format_answer(episode, form, votes)
     if answer:
         write_out(answer)
     if episode.ended_by == "cancelled":
         raise Cancelled("the question was cancelled")
     if episode.sql is None:
-        if episode.ended_by == "timeout":
-            reason = f"the time limit of {timeout_s:g} s was reached. Allow more with --timeout"
-        elif is_traced:
-            reason = "the model found no query that runs. Ask in other words, or try another --seed"
-        else:
-            reason = "the model found no query that runs. See why with --trace, or try another --seed"
-        click.echo(f"No answer: {reason}.", err=True)
+        click.echo(f"No answer: {_find_reason(episode, timeout_s, is_traced=is_traced)}.", err=True)
         return EXIT_NO_ANSWER
+    if votes:
+        click.echo(describe_vote(vote), err=True)
     if form not in ("sql", "json"):
         click.echo(printable(f"SQL: {one_line(episode.sql)}"), err=True)
     if episode.truncated:
         click.echo(f"Only the first {len(episode.rows)} rows are shown; see more with --max-rows.", err=True)
     return 0
+
+
+def _find_reason(episode: Episode, timeout_s: float | None, *, is_traced: bool) -> str:
+    """Why there is no answer, and what can be done."""
+    if episode.ended_by == "timeout":
+        return f"the time limit of {timeout_s:g} s was reached. Allow more with --timeout"
+    if is_traced:
+        return "the model found no query that runs. Ask in other words, or try another --seed"
+    return "the model found no query that runs. See why with --trace, or try another --seed"

@@ -89,6 +89,14 @@ _FILE = click.Path(path_type=Path)
     metavar="N",
     help="Questions that the model is asked at a time: faster, takes more memory. [default: 1]",
 )
+@click.option(
+    "--votes",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    metavar="K",
+    help="Let the model answer each question K times, and take what most of its answers agree on.",
+)
 @load_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, with each question's outcome.")
 def eval(  # noqa: A001 - the command's name
@@ -109,6 +117,7 @@ def eval(  # noqa: A001 - the command's name
     limit: int | None,
     seed: int,
     parallel: int | None,
+    votes: int,
     gpu_layers: GpuLayers | None,
     threads: int | None,
     as_json: bool,
@@ -125,13 +134,15 @@ def eval(  # noqa: A001 - the command's name
         raise click.UsageError("give either --predictions FILE, or --compare A B, or --model M")
     if n_sample and limit:
         raise click.UsageError("give either --sample N or --limit N")
+    if votes > 1 and parallel:
+        raise click.UsageError("give either --votes K or --parallel N: the candidates of a vote are asked at a time")
     everything = benchmarks.read_questions(questions, form=form, databases=databases, gold=gold, difficulty=difficulty)
     chosen = benchmarks.sample(everything, n_sample, seed) if n_sample else everything[:limit]
     files = [predictions] if predictions else list(compare or ())
     if model:
         files = [output or Path(f"{questions.stem}.{Path(model).stem}.jsonl")]
-        loading = {"n_sequences": parallel, "gpu_layers": gpu_layers, "threads": threads}
-        ask_model(model, everything, chosen, files[0], seed=seed, loading=loading)
+        loading = {"n_sequences": votes if votes > 1 else parallel, "gpu_layers": gpu_layers, "threads": threads}
+        ask_model(model, everything, chosen, files[0], seed=seed, n_votes=votes, loading=loading)
     given = [_read(file, everything, predictions_form) for file in files]
     all_rules = benchmarks.choose_rules(chosen[0].form, rules)
     outcomes = score(chosen, [one.sql for one in given], all_rules, timeout)

@@ -30,6 +30,7 @@ def ask_model(
     output: Path,
     *,
     seed: int,
+    n_votes: int,
     loading: Mapping[str, Any],
 ) -> None:
     """Ask `chosen`, and put the answers into the results file `output`; those that are there are not asked again.
@@ -51,12 +52,21 @@ def ask_model(
         nonlocal n_kept
         with session.load_agent() as agent:
             run = benchmarks.describe_run(
-                agent, everything, model=model, settings=settings, seed=seed, should_stop=is_stopped
+                agent,
+                everything,
+                model=model,
+                settings=settings,
+                seed=seed,
+                n_votes=n_votes,
+                should_stop=is_stopped,
             )
             with benchmarks.ResultsFile(output, run) as results:
                 n_kept = len(results.answers)
                 yield len(chosen) - len(left_to_ask(chosen, results.answers))
-                for _ in benchmarks.ask_questions(agent, chosen, results, seed=seed, should_stop=is_stopped):
+                asking = benchmarks.ask_questions(
+                    agent, chosen, results, seed=seed, n_votes=n_votes, should_stop=is_stopped
+                )
+                for _ in asking:
                     n_kept = len(results.answers)
                     yield 1
 

@@ -85,12 +85,16 @@ class Progress:
     def show(self, event: Event) -> None:
         """Say what `event` means for someone who waits."""
         if isinstance(event, Prefilled):
-            self._status.update(f"turn {event.turn}: thinking")
+            self.say(f"turn {event.turn}: thinking")
         elif isinstance(event, ToolCalled):
             args = json.dumps(event.call.args, ensure_ascii=False)
-            self._status.update(Text(printable(f"turn {event.turn}: {event.call.name} {args[:_TOOL_CHARS]}")))
+            self.say(f"turn {event.turn}: {event.call.name} {args[:_TOOL_CHARS]}")
         elif isinstance(event, Finished):
             self._status.stop()
+
+    def say(self, text: str) -> None:
+        """Let the line be `text`."""
+        self._status.update(Text(printable(text)))
 
     def close(self) -> None:
         """Take the line away."""

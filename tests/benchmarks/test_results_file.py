@@ -1,6 +1,7 @@
 """What a model answered stays, whatever ends the program, and is never mixed with another run's."""
 
 import dataclasses
+import json
 import re
 
 import pytest
@@ -79,6 +80,32 @@ def test_a_stop_keeps_what_is_done(tmp_path, described, questions):
     with ResultsFile(path, described) as results, pytest.raises(Cancelled):
         done += ask_questions(make_agent(), questions, results, should_stop=lambda: len(results.answers) == 2)
     assert [*read_results(path, questions).answers] == ["0", "1"]
+
+
+def test_a_vote_on_each_question(tmp_path, described, questions):
+    """The winner's episode is kept with how the candidates voted; too long a question is answered by its error."""
+    other = '{"tool": "submit_sql", "args": {"sql": "SELECT 7"}}'
+    agent = Agent(ScriptedEngine(lambda seed: [other if seed == 1 else SUBMIT], n_sequences=3, n_ctx=4_000))
+    path = tmp_path / "r.jsonl"
+    long = dataclasses.replace(questions[0], question="long " * 1000)
+    with ResultsFile(path, described) as results:
+        asked = [question.id for question in ask_questions(agent, [long, questions[1]], results, seed=0, n_votes=3)]
+    answers = read_results(path, questions).answers
+    assert asked == ["0", "1"]
+    assert "4000" in answers["0"].error
+    assert answers["1"].episode.seed == 0
+    assert answers["1"].sql == json.loads(SUBMIT)["args"]["sql"]
+    assert [one["group"] for one in answers["1"].votes["candidates"]] == [0, 1, 0]
+
+
+def test_many_at_a_time(tmp_path, described, questions):
+    """All are asked and kept, whatever the number of sequences."""
+    agent = Agent(ScriptedEngine([SUBMIT], n_sequences=2))
+    path = tmp_path / "r.jsonl"
+    with ResultsFile(path, described) as results:
+        asked = [question.id for question in ask_questions(agent, questions, results)]
+    assert sorted(asked) == sorted(question.id for question in questions)
+    assert [*read_results(path, questions).answers] == asked
 
 
 def test_what_cannot_be_asked(tmp_path, described, questions):
