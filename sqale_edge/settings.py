@@ -137,6 +137,8 @@ class EngineSettings(_Settings):
             where it cannot be done.
         use_mmap: Map the file instead of reading it. Loads faster a second time, needs more memory (quantized weights
             are copied anyway).
+        check_memory: Refuse to load what would not fit into the memory that is available now, by an estimate. Not
+            looked at where layers go to a GPU, or the file is mapped.
     """
 
     n_ctx: int = 16_384
@@ -146,6 +148,7 @@ class EngineSettings(_Settings):
     threads_batch: int | None = None
     gpu_layers: GpuLayers = "auto"
     use_mmap: bool = False
+    check_memory: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

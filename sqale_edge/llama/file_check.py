@@ -16,17 +16,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from sqale_edge.llama.gguf_header import Header
+
 _MAX_LAYERS, _MAX_EXPERTS = 512, 1024
 _ROPE_SCALINGS = {b"none", b"linear", b"yarn", b"longrope"}
 _F32 = 0  # in enum ggml_type of ggml.h
 _DELTA_NETS = {"qwen35", "qwen35moe", "qwen3next"}
 
 
-def check_file(path: Path) -> None:
-    """Raise ModelLoadError where llama.cpp would end the process. A quarter of a second for 248,320 tokens."""
+def check_file(path: Path) -> Header | None:
+    """The file's header, as `read_header` gives it. A quarter of a second for 248,320 tokens.
+
+    Raises ModelLoadError where llama.cpp would end the process.
+    """
     header = read_header(path)
     if header is None:
-        return  # llama.cpp refuses such a file without harm, and says why
+        return None  # llama.cpp refuses such a file without harm, and says why
     values = _Values(header.values)
     checks = (_check_vocabulary, _check_layers, _check_experts, _check_rope)
     problems = [*(problem for check in checks for problem in check(values)), *_check_vectors(header.vector_types)]
@@ -35,6 +40,7 @@ def check_file(path: Path) -> None:
             f"{str(path)!r} cannot be loaded: its {problem}",
             hint="the file is damaged: download or convert the model again",
         )
+    return header
 
 
 class _Values:

@@ -8,16 +8,19 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from sqale_edge.errors import ModelLoadError
 from sqale_edge.llama.threads import own_cgroups
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from sqale_edge.llama.gguf_header import Header
     from sqale_edge.settings import EngineSettings
 
 _F16, _F32 = 2, 4
+_GIB = 1 << 30
 _PROGRAM_BYTES = 120 << 20  # Python, NumPy, llama.cpp and a vocabulary of 248,320 tokens, measured
 
 
@@ -76,6 +79,31 @@ def estimate_memory(metadata: Mapping[str, str], file_bytes: int, settings: Engi
         * settings.n_sequences,
         compute_bytes=settings.n_batch * 4 * (number("feed_forward_length") + n_embd) * _F32,
     )
+
+
+def check_fits(path: Path, header: Header, settings: EngineSettings, available_bytes: int | None) -> None:
+    """Raise ModelLoadError unless the model will fit into `available_bytes`; None means that nobody knows.
+
+    Swapping takes minutes for each token, and the machine with it.
+    """
+    estimate = estimate_memory(_as_metadata(header.values), path.stat().st_size, settings)
+    needed_bytes = estimate.total_bytes - estimate.program_bytes  # which is there already
+    if available_bytes is None or needed_bytes <= available_bytes:
+        return
+    raise ModelLoadError(
+        f"{str(path)!r} takes about {needed_bytes / _GIB:.1f} GiB of memory, with a context of {settings.n_ctx} for "
+        f"each of {settings.n_sequences} sequences, and {available_bytes / _GIB:.1f} GiB are available",
+        hint="close other programs, take a smaller file, or lower SQALE_EDGE_N_CTX; SQALE_EDGE_CHECK_MEMORY=0 loads it "
+        "nevertheless",
+    )
+
+
+def _as_metadata(values: Mapping[str, Any]) -> dict[str, str]:
+    """A header's values as llama.cpp gives them: all as text."""
+    return {
+        key: value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        for key, value in values.items()
+    }
 
 
 def available_memory() -> int | None:

@@ -15,6 +15,7 @@ from sqale_edge.engine import ModelInfo
 from sqale_edge.errors import Cancelled, ModelLoadError, ModelNotFoundError, SettingsError
 from sqale_edge.llama import bindings
 from sqale_edge.llama.file_check import check_file
+from sqale_edge.llama.memory import available_memory, check_fits
 from sqale_edge.llama.vocabulary import Vocabulary
 from sqale_edge.settings import EngineSettings, SamplingSettings
 
@@ -41,7 +42,7 @@ class LlamaModel:
 
     Raises:
         ModelNotFoundError: There is no such file.
-        ModelLoadError: llama.cpp cannot load it; the message says why in one line.
+        ModelLoadError: llama.cpp cannot load it, or it does not fit into memory; the message says why in one line.
         SettingsError: Layers are to be offloaded, and this build cannot.
     """
 
@@ -55,13 +56,16 @@ class LlamaModel:
     ) -> None:
         bindings.initialise()
         check_gguf(path)
-        check_file(path)
+        header = check_file(path)
         params = llama_cpp.llama_model_default_params()
         params.vocab_only = only_vocabulary
         params.load_mode = llama_cpp.LLAMA_LOAD_MODE_MMAP if settings.use_mmap else llama_cpp.LLAMA_LOAD_MODE_NONE
         params.n_gpu_layers, self.offload = choose_gpu_layers(
             settings, can_offload=bool(llama_cpp.llama_supports_gpu_offload())
         )
+        is_on_cpu = not (llama_cpp.llama_supports_gpu_offload() and params.n_gpu_layers)
+        if header and settings.check_memory and is_on_cpu and not (only_vocabulary or settings.use_mmap):
+            check_fits(path, header, settings, available_memory())
         self.path = path
         self.pointer: Any = _load(path, params, on_progress)
         if not self.pointer:

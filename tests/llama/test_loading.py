@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import re
 import signal
 import subprocess
@@ -17,7 +19,8 @@ from plain_llama import write_llama_gguf
 from sqale_edge import EngineSettings, SamplingSettings
 from sqale_edge.errors import Cancelled, ModelLoadError, ModelNotFoundError, SettingsError
 from sqale_edge.llama import LlamaEngine, bindings, default_threads, describe_build, read_model_info
-from sqale_edge.llama.memory import available_memory, estimate_memory, read_cgroup_room
+from sqale_edge.llama.gguf_header import read_header
+from sqale_edge.llama.memory import available_memory, check_fits, estimate_memory, read_cgroup_room
 from sqale_edge.llama.model import choose_gpu_layers, read_sampling
 from sqale_edge.llama.threads import allowed_cpus, own_cgroups, read_cgroup_quota
 
@@ -302,6 +305,29 @@ def test_memory_of_the_2b_shape_is_estimated_from_its_metadata():
     assert estimate.kv_cache_bytes == 16_384 * 12 * 1024
     assert estimate.recurrent_state_bytes / 2**20 == pytest.approx(19.27, abs=0.01)
     assert estimate.total_bytes < 1.9 * 2**30
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what is left, and makes large files of nothing")
+def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(qwen_gguf, tmp_path, models_in_memory):
+    """It says how much is needed and available, and which setting loads it all the same."""
+    large = write(tmp_path / "large.gguf", qwen_gguf.read_bytes())
+    os.truncate(large, 1 << 40)
+    with pytest.raises(
+        ModelLoadError, match=r"takes about 1024\.\d GiB .* 256 for each of 1 sequences, .* are available"
+    ) as caught:
+        LlamaEngine(large, SMALL)
+    assert "SQALE_EDGE_CHECK_MEMORY=0" in caught.value.hint
+    assert models_in_memory == set()
+
+
+@pytest.mark.parametrize(("short_of_bytes", "fits"), [(0, True), (1, False), (None, True)])
+def test_what_fits_exactly_is_loaded(qwen_gguf, short_of_bytes, fits):
+    """To the byte of the estimate; where the system does not say what is available nothing is refused."""
+    settings, header = EngineSettings(n_ctx=1024), read_header(qwen_gguf)
+    estimate = estimate_memory(read_model_info(qwen_gguf).metadata, qwen_gguf.stat().st_size, settings)
+    available = estimate.total_bytes - estimate.program_bytes - (short_of_bytes or 0)
+    with contextlib.nullcontext() if fits else pytest.raises(ModelLoadError, match="available"):
+        check_fits(qwen_gguf, header, settings, None if short_of_bytes is None else available)
 
 
 def test_the_estimate_covers_a_model_without_attention_heads():
