@@ -131,6 +131,8 @@ class EngineSettings(_Settings):
         n_batch: Tokens evaluated in one step while prefilling.
         n_sequences: Sequences that can exist at the same time. Each costs its recurrent state and shares the KV cache's
             cells.
+        n_draft: Tokens that are guessed at a time where the log repeats itself, and evaluated in one step with the
+            next; 0 guesses none. Each takes one more recurrent state. No answer changes but by the last bits of logits.
         threads: CPU threads for decoding; None chooses from the CPUs that this process may use.
         threads_batch: The same for prefilling.
         gpu_layers: Layers to offload to a GPU: `auto` all where this build can, `off` none, or a count, which fails
@@ -144,6 +146,7 @@ class EngineSettings(_Settings):
     n_ctx: int = 16_384
     n_batch: int = 512
     n_sequences: int = 1
+    n_draft: int = 0
     threads: int | None = None
     threads_batch: int | None = None
     gpu_layers: GpuLayers = "auto"
@@ -155,6 +158,7 @@ class EngineSettings(_Settings):
         self._require("n_ctx", 64 <= self.n_ctx <= 1 << 20, "from 64 to 1048576")
         self._require("n_batch", 1 <= self.n_batch <= 8192, "from 1 to 8192")
         self._require("n_sequences", 1 <= self.n_sequences <= 64, "from 1 to 64")
+        self._require("n_draft", 0 <= self.n_draft <= 63, "from 0 to 63")
         for field in ("threads", "threads_batch"):
             n_threads = getattr(self, field)
             self._require(field, n_threads is None or 1 <= n_threads <= 512, "from 1 to 512")

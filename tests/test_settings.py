@@ -21,6 +21,7 @@ RANGES = [
     (EngineSettings, "threads_batch", [None, 1, 512], [0, 513]),
     (EngineSettings, "gpu_layers", ["auto", "off", 0, 99, 10_000], [-1, "all", "", None, True, 1.5, 10_001, 10**30]),
     (EngineSettings, "use_mmap", [False, True], [0, "yes"]),
+    (EngineSettings, "n_draft", [0, 63], [-1, 64, 1.5, None]),
     (EngineSettings, "check_memory", [True, False], [0, 1, None, "yes"]),
     (SamplingSettings, "temperature", [0, 0.0, 10], [-0.1, 10.1, math.nan, math.inf, "0.6", None]),
     (SamplingSettings, "top_k", [0, 1 << 20], [-1, (1 << 20) + 1, 20.0]),

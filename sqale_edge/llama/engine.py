@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import threading
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import llama_cpp
 import numpy as np
 
 from sqale_edge.engine import Piece
-from sqale_edge.errors import Cancelled, ContextOverflowError, ModelError, ModelLoadError
+from sqale_edge.errors import Cancelled, ContextOverflowError, DecodeError, ModelError, ModelLoadError
 from sqale_edge.exclusive import Exclusive
 from sqale_edge.llama import bindings, threads
 from sqale_edge.llama.model import LlamaModel, sample_digest
@@ -25,9 +26,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from sqale_edge.engine import Decoding
+    from sqale_edge.llama.sampling import Logits
 
 _WHOLE = -1  # "from the first to the last position", in llama.cpp's memory calls
 _RUN, _ABORT = b"\x00", b"\x01"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """One token of a batch."""
+
+    sequence: LlamaSequence
+    position: int
+    token: int
+    wants_logits: bool
+    is_guess: bool = False
 
 
 class LlamaEngine:
@@ -36,6 +49,7 @@ class LlamaEngine:
     Attributes:
         load_s: Seconds that loading took.
         n_threads, n_threads_batch: Threads for decoding and for prefilling.
+        n_guessed, n_guesses_right: Tokens that were drafted since loading, and those of them that were drawn then.
         fingerprint: What a snapshot depends on, as text: the model, told apart by samples of its file, and the build.
     """
 
@@ -53,6 +67,7 @@ class LlamaEngine:
         self._lock = threading.RLock()
         self._work = Exclusive(self._free)  # whoever calls llama.cpp is inside
         self._open: dict[int, LlamaSequence] = {}
+        self.n_guessed = self.n_guesses_right = 0
         try:
             self._context = self._make_context()
         except BaseException:
@@ -72,7 +87,9 @@ class LlamaEngine:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = settings.n_ctx * settings.n_sequences
         params.n_batch = params.n_ubatch = settings.n_batch
-        params.n_seq_max = params.n_outputs_max = settings.n_sequences
+        params.n_seq_max = settings.n_sequences
+        params.n_outputs_max = max(settings.n_sequences, settings.n_draft + 1)
+        params.n_rs_seq = settings.n_draft  # states to go back to, as far as the last batch goes
         params.kv_unified = True  # a fork shares its prefix's cells
         params.n_threads, params.n_threads_batch = self.n_threads, self.n_threads_batch
         params.no_perf = False
@@ -165,6 +182,7 @@ class LlamaEngine:
     def read_state(self, sequence: LlamaSequence) -> bytes:
         """KV cache and recurrent state of `sequence`, in llama.cpp's own form."""
         with self._working():
+            self._take_back_guesses()
             size = llama_cpp.llama_state_seq_get_size(self._context, sequence.seq_id)
             buffer = (ctypes.c_uint8 * size)()
             n_written = llama_cpp.llama_state_seq_get_data(self._context, buffer, size, sequence.seq_id)
@@ -175,6 +193,7 @@ class LlamaEngine:
     def copy_state(self, source: LlamaSequence, target: LlamaSequence) -> None:
         """Let `target`, which is empty, have the KV cache and recurrent state of `source`."""
         with self._working():
+            self._take_back_guesses()
             llama_cpp.llama_memory_seq_cp(self._memory, source.seq_id, target.seq_id, _WHOLE, _WHOLE)
 
     def release(self, sequence: LlamaSequence) -> None:
@@ -203,56 +222,91 @@ class LlamaEngine:
             )
 
     def decode_batch(self, decodings: Sequence[Decoding]) -> list[int]:
-        """See `Engine`."""
+        """See `Engine`. Of a single one what may follow is guessed, and evaluated in the same batch."""
         for decoding in decodings:
             if decoding.is_done:
                 raise ModelError("a decoding that is done cannot go on")
             decoding.sequence.check_usable()
             self.check_room(decoding.sequence, 1)
+        n_guesses = decodings[0].max_tokens - decodings[0].n_decoded - 1 if len(decodings) == 1 else 0
         with self._working():
-            self.evaluate([decoding.sequence for decoding in decodings])
+            self.evaluate([decoding.sequence for decoding in decodings], n_guesses)
             return [decoding.sequence.draw(decoding) for decoding in decodings]
 
-    def evaluate(self, sequences: Sequence[LlamaSequence]) -> None:
+    def evaluate(self, sequences: Sequence[LlamaSequence], n_guesses: int = 0) -> None:
         """Evaluate what is pending of each, `n_batch` tokens at a time, and keep the logits of each one's last token.
 
         A failure is final for every sequence that took part: nobody knows how much of it was evaluated.
+
+        Args:
+            sequences: Each once.
+            n_guesses: As many tokens may be guessed behind the first one, if there is nothing else to evaluate.
         """
+        for sequence in sequences:
+            self.n_guesses_right += sequence.confirm_guesses()
         work = [
-            (sequence, position, token, position == len(sequence) - 1)
+            _Step(sequence, position, token, wants_logits=position == len(sequence) - 1)
             for sequence in sequences
             for position, token in enumerate(sequence.pending, sequence.n_evaluated)
         ]
-        n_batch = self._settings.n_batch
+        if not work:
+            return
         try:
-            for start in range(0, len(work), n_batch):
+            self._take_back_guesses()
+            if len(work) == 1:
+                work += self._guess(work[0].sequence, n_guesses)
+            for start in range(0, len(work), self._settings.n_batch):
                 with self._working():
-                    self._evaluate_batch(sequences, work[start : start + n_batch])
+                    self._evaluate_batch(sequences, work[start : start + self._settings.n_batch])
         except ModelError as error:
             for sequence in sequences:
                 sequence.failure = sequence.failure or error
             raise
 
-    def _evaluate_batch(
-        self, sequences: Sequence[LlamaSequence], work: Sequence[tuple[LlamaSequence, int, int, bool]]
-    ) -> None:
+    def _guess(self, sequence: LlamaSequence, n_most: int) -> list[_Step]:
+        """Steps behind the log of `sequence`."""
+        n_room = min(self.info.n_ctx - len(sequence), self._settings.n_batch - 1, self._settings.n_draft)
+        tokens = sequence.guess(min(n_most, n_room))
+        self.n_guessed += len(tokens)
+        steps = enumerate(tokens, len(sequence))
+        return [_Step(sequence, position, token, wants_logits=True, is_guess=True) for position, token in steps]
+
+    def _take_back_guesses(self) -> None:
+        """Let llama.cpp forget the guesses that are still open; it can as long as no other batch has been evaluated."""
+        for sequence in self._open.values():
+            if sequence.guesses:
+                if not llama_cpp.llama_memory_seq_rm(self._memory, sequence.seq_id, sequence.n_evaluated, _WHOLE):
+                    raise DecodeError("llama.cpp could not take back drafted tokens")
+                sequence.drop_guesses()
+
+    def _evaluate_batch(self, sequences: Sequence[LlamaSequence], work: Sequence[_Step]) -> None:
         batch = self._batch
         batch.n_tokens = len(work)
-        for index, (sequence, position, token, is_last) in enumerate(work):
-            batch.token[index], batch.pos[index] = token, position
-            batch.n_seq_id[index], batch.seq_id[index][0] = 1, sequence.seq_id
-            batch.logits[index] = is_last
+        for index, step in enumerate(work):
+            batch.token[index], batch.pos[index] = step.token, step.position
+            batch.n_seq_id[index], batch.seq_id[index][0] = 1, step.sequence.seq_id
+            batch.logits[index] = step.wants_logits
         with self._lock:
             for sequence in sequences:
                 sequence.check_usable()
             self._abort_flag[0] = _RUN
         bindings.forget_errors()
         bindings.check_decode(llama_cpp.llama_decode(self._context, batch))
-        for index, (sequence, _, _, is_last) in enumerate(work):
-            sequence.n_evaluated += 1
-            if is_last:
-                logits = llama_cpp.llama_get_logits_ith(self._context, index)
-                sequence.logits = np.ctypeslib.as_array(logits, (self.info.n_vocab,)).copy()
+        guesses = []
+        for index, step in enumerate(work):
+            if step.is_guess:
+                guesses.append((step.token, self._read_logits(index)))
+                continue
+            step.sequence.n_evaluated += 1
+            if step.wants_logits:
+                step.sequence.logits = self._read_logits(index)
+        if guesses:
+            work[0].sequence.take_guesses(guesses)
+
+    def _read_logits(self, index: int) -> Logits:
+        """Those behind token `index` of the last batch, (V,) float32."""
+        logits = llama_cpp.llama_get_logits_ith(self._context, index)
+        return np.ctypeslib.as_array(logits, (self.info.n_vocab,)).copy()
 
     def count_evaluated(self) -> int:
         """Tokens that llama.cpp itself says it has evaluated since the model was loaded.

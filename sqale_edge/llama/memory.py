@@ -76,7 +76,8 @@ def estimate_memory(metadata: Mapping[str, str], file_bytes: int, settings: Engi
         recurrent_state_bytes=(n_layers - n_attention)
         * (convolution + inner * state_size)
         * _F32
-        * settings.n_sequences,
+        * settings.n_sequences
+        * (1 + settings.n_draft),
         compute_bytes=settings.n_batch * 4 * (number("feed_forward_length") + n_embd) * _F32,
     )
 

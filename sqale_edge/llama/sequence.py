@@ -17,6 +17,7 @@ import numpy as np
 from sqale_edge.engine import Decoding, Prefill
 from sqale_edge.errors import ModelError
 from sqale_edge.llama import sampling
+from sqale_edge.llama.drafts import PromptLookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,6 +37,8 @@ class LlamaSequence:
         seq_id: llama.cpp's number for it.
         n_evaluated: Tokens of the log that the KV cache and recurrent state hold.
         logits: Of the last evaluated token, (V,) float32; None until something is evaluated.
+        guesses: Tokens that llama.cpp has evaluated behind the log's evaluated ones, each with the logits behind it.
+            One that is drawn need not be evaluated any more; `LlamaEngine` takes the others back.
         failure: What its next step raises; set by a cancel or a failed evaluation, and final.
     """
 
@@ -49,6 +52,9 @@ class LlamaSequence:
         self.logits: sampling.Logits | None = None
         self.failure: ModelError | None = None
         self.is_closed = False
+        self.guesses: list[tuple[int, sampling.Logits]] = []
+        self._lookup = PromptLookup()
+        self._n_guessed = 0
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -73,6 +79,29 @@ class LlamaSequence:
         self._tokens.extend(tokens)
         self._engine.evaluate([self])
         return Prefill(n_new=self.n_evaluated - n_cached, n_cached=n_cached, seconds=time.perf_counter() - start)
+
+    # Guesses.
+
+    def guess(self, n_most: int) -> list[int]:
+        """At most `n_most` tokens that may come behind the log."""
+        return self._lookup.guess(self._tokens, n_most) if n_most > 0 else []
+
+    def take_guesses(self, guesses: list[tuple[int, sampling.Logits]]) -> None:
+        """These were evaluated behind the whole log."""
+        self.guesses, self._n_guessed = guesses, len(guesses)
+
+    def confirm_guesses(self) -> int:
+        """Count those as evaluated that the log has by now. Returns how many; the others stay as they are."""
+        n_before = self.n_evaluated
+        while self.guesses and self.pending[:1] == [self.guesses[0][0]]:
+            _, self.logits = self.guesses.pop(0)
+            self.n_evaluated += 1
+        return self.n_evaluated - n_before
+
+    def drop_guesses(self) -> None:
+        """The others are not evaluated any more."""
+        self._lookup.learn(self._n_guessed, self._n_guessed - len(self.guesses))
+        self.guesses = []
 
     def start(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Decoding:
         """A decode for `LlamaEngine.decode_batch`."""

@@ -1,0 +1,184 @@
+"""Drafted tokens: fewer steps, and the tokens that come without them."""
+
+from __future__ import annotations
+
+import pytest
+
+from sqale_edge import Agent, EngineSettings, SamplingSettings
+from sqale_edge.llama import LlamaEngine
+from sqale_edge.llama.drafts import PromptLookup
+from sqale_edge.llama.quantize import quantize_file
+from sqale_edge.models import find_model
+
+GREEDY = SamplingSettings(temperature=0)
+SAMPLED = SamplingSettings(temperature=1.0, top_k=40, top_p=0.9)
+NO_STOP: frozenset[int] = frozenset()
+QUESTIONS = ("How many customers are there?", "Count the orders.", "What is the average total of the orders?")
+
+
+@pytest.fixture(scope="module")
+def exact_gguf(tmp_path_factory):
+    """The demo model, whose logs repeat themselves; in float32, so that a batch of another shape changes nothing."""
+    path = tmp_path_factory.mktemp("exact") / "f32.gguf"
+    quantize_file(find_model("demo").path, path, "F32")
+    return path
+
+
+@pytest.fixture(scope="module")
+def plain(exact_gguf):
+    """Without drafts."""
+    engine = LlamaEngine(exact_gguf, EngineSettings(n_ctx=1_024, n_sequences=3, threads=1))
+    warm_up(engine)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(params=[7, 15])
+def drafting(exact_gguf, request):
+    """With drafts of two lengths."""
+    engine = LlamaEngine(exact_gguf, EngineSettings(n_ctx=1_024, n_sequences=3, n_draft=request.param, threads=1))
+    warm_up(engine)
+    yield engine
+    engine.close()
+
+
+def prompt_of(engine, text=QUESTIONS[0]):
+    """A first prompt as an agent writes it, twice, so that something repeats."""
+    turn = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n<think>\nWhich tables are there?</think>\n\n"
+    return engine.tokenize(f'{turn}{{"tool": "list_tables"}}<|im_end|>\n{turn}', trusted=True)
+
+
+def warm_up(engine):
+    """From now on differences of `count_evaluated` are exact."""
+    sequence = engine.new_sequence(0)
+    sequence.append([1, 2, 3])
+    decode(sequence, 2)
+    sequence.close()
+
+
+def decode(sequence, n_tokens):
+    return list(sequence.decode(None, n_tokens, NO_STOP))
+
+
+def test_what_followed_before_is_guessed():
+    """The longest guess that fits, behind the last place where the end of the log stood before."""
+    log = [*range(1, 21), 99, *range(1, 9)]
+    assert PromptLookup().guess(log, 5) == []
+    assert PromptLookup().guess(log, 12) == [*range(9, 21)]
+    later = [*log, 50, 51, 52, 53, 54, 55, 56, *range(3, 9)]
+    assert PromptLookup().guess(later, 6) == [50, 51, 52, 53, 54, 55]
+
+
+def test_nothing_is_guessed_where_nothing_repeats():
+    """A log of different tokens, a short one, an empty one; and the end of a log does not find itself."""
+    lookup = PromptLookup()
+    assert [lookup.guess([*range(n)], 15) for n in range(40)] == [[]] * 40
+
+
+def test_a_growing_log_is_looked_up_as_a_whole_one_is():
+    """What was seen before is not forgotten and not seen twice."""
+    log = [*range(30), *range(3, 20), *range(100, 110), *range(5, 14)]
+    growing = PromptLookup()
+    for n in range(len(log) + 1):
+        assert growing.guess(log[:n], 15) == PromptLookup().guess(log[:n], 15)
+
+
+def test_after_a_useless_guess_more_has_to_repeat():
+    """And after a good one less is enough again."""
+    log = [*range(40), *range(10, 18)]
+    lookup = PromptLookup()
+    assert lookup.guess(log, 8)
+    lookup.learn(8, 1)
+    assert not lookup.guess(log, 8)
+    assert lookup.guess([*log, *range(18, 27)], 8)
+    lookup.learn(8, 8)
+    assert lookup.guess([*log, *range(18, 27), 77, *range(10, 18)], 8)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+@pytest.mark.parametrize("seed", range(2))
+def test_the_tokens_are_those_without_drafts(plain, drafting, sampling, seed):
+    """Token for token, whether guesses turn out right or wrong; each position is evaluated as often as it says."""
+    sequences = [engine.new_sequence(seed, sampling) for engine in (plain, drafting)]
+    prompt = prompt_of(plain)
+    for sequence in sequences:
+        sequence.append(prompt)
+    before = drafting.count_evaluated()
+    tokens, drafted = (decode(sequence, 120) for sequence in sequences)
+    n_evaluated = drafting.count_evaluated() - before
+    assert drafted == tokens
+    n_open = len(sequences[1].guesses)
+    assert n_evaluated == sequences[1].n_evaluated + n_open - len(prompt) + n_wrong(drafting) - n_open
+    for sequence in sequences:
+        sequence.close()
+
+
+def n_wrong(engine):
+    """Guesses that were evaluated and not drawn."""
+    return engine.n_guessed - engine.n_guesses_right
+
+
+def test_episodes_are_those_without_drafts(exact_gguf, shop):
+    """Of the real agent, with its grammar: the same turns, answers and counts; right guesses save a step each."""
+    found, n_steps = [], []
+    for n_draft in (0, 15):
+        engine = CountingEngine(exact_gguf, EngineSettings(n_ctx=4_096, n_draft=n_draft, threads=1))
+        with Agent(engine, sampling=GREEDY) as agent:
+            episodes = [agent.run(question, shop) for question in QUESTIONS]
+            found.append([(episode.turns, episode.rows, episode.usage) for episode in episodes])
+            n_right = engine.n_guesses_right
+            n_steps.append(engine.n_steps)
+    assert found[0] == found[1]
+    assert n_right > 20
+    assert (
+        n_steps[0] - n_steps[1] <= n_right <= n_steps[0] - n_steps[1] + sum(2 * len(turns) for turns, _, _ in found[0])
+    )
+
+
+class CountingEngine(LlamaEngine):
+    """Counts the steps in which something was evaluated."""
+
+    n_steps = 0
+
+    def decode_batch(self, decodings):
+        n_before = self.count_evaluated()
+        tokens = super().decode_batch(decodings)
+        self.n_steps += self.count_evaluated() > n_before
+        return tokens
+
+
+@pytest.mark.parametrize("n_decoded", [1, 9, 23, 40])
+def test_what_comes_after_open_guesses_is_as_if_there_were_none(plain, drafting, n_decoded):
+    """Appending, forking, a snapshot, and another sequence's steps take guesses back that are not confirmed."""
+    found = []
+    for engine in (plain, drafting):
+        sequence = engine.new_sequence(3, SAMPLED)
+        sequence.append(prompt_of(engine))
+        tokens = decode(sequence, n_decoded)
+        twin = sequence.fork(4)
+        tokens += decode(twin, 12)
+        other = engine.new_sequence(5, SAMPLED)
+        other.append(prompt_of(engine, QUESTIONS[1]))
+        tokens += decode(other, 5)
+        prefill = sequence.append(prompt_of(engine, QUESTIONS[2]))
+        tokens += decode(sequence, 20)
+        twin.close()
+        restored = engine.restore(sequence.snapshot())
+        tokens += decode(restored, 12)
+        together = [one.start(None, 8, NO_STOP) for one in (sequence, other)]
+        for _ in range(8):
+            tokens += engine.decode_batch(together)
+        found.append((tokens, prefill.n_new + prefill.n_cached))
+        for one in (sequence, other, restored):
+            one.close()
+    assert found[0] == found[1]
+
+
+def test_the_context_is_never_overrun_by_guesses(exact_gguf):
+    """The last token that fits is drawn, and none is guessed behind it."""
+    engine = LlamaEngine(exact_gguf, EngineSettings(n_ctx=256, n_draft=15, threads=1))
+    sequence = engine.new_sequence(0, GREEDY)
+    sequence.append(prompt_of(engine))
+    n_free = 256 - len(sequence)
+    assert len(decode(sequence, n_free)) == n_free
+    engine.close()
