@@ -196,6 +196,27 @@ class Database:
         limits = _Limits(max_rows, max_cell_bytes, max_bytes, keep_partial)
         return self._alone(lambda: self._run(_checked(sql), limits), timeout_s, should_stop)
 
+    def find_reads(
+        self, sql: str, *, timeout_s: float = 5.0, should_stop: Callable[[], bool] | None = None
+    ) -> frozenset[tuple[str, str | None]]:
+        """What one statement reads, which is compiled and not run: pairs of a relation and where it is read.
+
+        The first is a table or view, in its own or the statement's spelling; the second the view or WITH table in
+        whose text it stands, None for the statement itself. A view of which no column is used may occur as a second
+        only.
+
+        Raises:
+            QueryError, DatabaseOpenError: As for `query`.
+        """
+
+        def compile_alone() -> frozenset[tuple[str, str | None]]:
+            connection = self._file.connection
+            with self._guard.enforced(connection, STORED_VALUE_BYTES):
+                connection.execute(f"EXPLAIN {_checked(sql)}").close()
+            return frozenset(self._guard.reads)
+
+        return self._alone(compile_alone, timeout_s, should_stop)
+
     def read(
         self, sql: str, parameters: Sequence[Cell] = (), *, should_stop: Callable[[], bool] | None = None
     ) -> list[Row]:

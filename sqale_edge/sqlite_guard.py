@@ -103,12 +103,14 @@ class Guard:
     Attributes:
         refusal: Why the authorizer refused the last statement; empty if it did not.
         is_recursive: The last statement used recursion.
+        reads: What the last statement reads, as `Database.find_reads` returns it.
         is_closed: No statement may run any more.
     """
 
     def __init__(self) -> None:
         self.refusal = ""
         self.is_recursive = False
+        self.reads: set[tuple[str, str | None]] = set()
         self.is_closed = False
         self._is_interrupted = False
         self._should_stop: Callable[[], bool] | None = None
@@ -148,6 +150,7 @@ class Guard:
         `is_long` expects values of more than a mebibyte: the clock is looked at as often as can be.
         """
         self.is_recursive = False
+        self.reads = set()
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, value_bytes)
         if is_long:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _LONG_LIKE_PATTERN_BYTES)
@@ -184,7 +187,7 @@ class Guard:
             raise sqlite3.OperationalError("interrupted")
 
     def _authorize(
-        self, action: int, name: str | None, argument: str | None, _database: str | None, _by: str | None
+        self, action: int, name: str | None, argument: str | None, _database: str | None, within: str | None
     ) -> int:
         if not self._is_enforcing:
             return sqlite3.SQLITE_OK
@@ -192,6 +195,8 @@ class Guard:
             return sqlite3.SQLITE_DENY
         if action in _READS:
             self.is_recursive |= action == sqlite3.SQLITE_RECURSIVE
+            if action == sqlite3.SQLITE_READ:
+                self.reads.add((name or "", within))
             return sqlite3.SQLITE_OK
         if action == sqlite3.SQLITE_FUNCTION:
             function = (argument or "").lower()

@@ -324,3 +324,36 @@ def test_file_overwritten_in_place(make, tmp_path):
     assert database.version != before
     assert toolbox.run("list_tables", {}).output == "new"
     assert database.query("SELECT n FROM new", max_rows=1).rows == ((2,),)
+
+
+# A statement, the tables and views that it reads, and the views in which something is read.
+READS = {
+    "SELECT count(*) FROM T AS other": ({"T"}, set()),
+    "SELECT x.n FROM (SELECT n FROM t) x": ({"t"}, set()),
+    "WITH big AS (SELECT n FROM t WHERE n > 5) SELECT n FROM big": ({"t"}, set()),
+    "SELECT m FROM v": ({"t", "v"}, {"v"}),
+    "SELECT count(*) FROM v": ({"t"}, {"v"}),
+    "SELECT 1": (set(), set()),
+    "WITH RECURSIVE r(i) AS (SELECT n FROM t UNION ALL SELECT i + 1 FROM r) SELECT i FROM r": ({"t"}, set()),
+}
+
+
+@pytest.mark.parametrize("sql", READS)
+def test_what_a_statement_reads(make, sql):
+    """Each table and view, and whether a view reads it; the statement itself, which may be endless, does not run."""
+    database = make("CREATE TABLE t(n); INSERT INTO t VALUES (1); CREATE VIEW v AS SELECT n AS m FROM t")
+    reads = database.find_reads(sql)
+    assert ({name for name, _ in reads}, {within for _, within in reads} & {"v"}) == READS[sql]
+
+
+@pytest.mark.parametrize(
+    ("sql", "kind"), [("DELETE FROM t", "refused"), ("SELECT n FROM u", "failed"), ("SELECT 1; SELECT 2", "refused")]
+)
+def test_what_does_not_compile_reads_nothing(make, sql, kind):
+    """It is the error that `query` raises, and the next statement has its own reads."""
+    database = make("CREATE TABLE t(n); INSERT INTO t VALUES (1)")
+    with pytest.raises(QueryError) as caught:
+        database.find_reads(sql)
+    assert caught.value.kind == kind
+    assert database.find_reads("SELECT 2") == frozenset()
+    assert database.query("SELECT n FROM t", max_rows=1).rows == ((1,),)
