@@ -11,6 +11,7 @@ print(summarize(outcomes, rules)["strict"]["accuracy"])
 ```
 """
 
+from .analysis import analyze
 from .asking import ask_questions, describe_run
 from .predictions import Predictions, read_predictions, write_predictions
 from .question import GoldTable, Question
@@ -29,6 +30,7 @@ __all__ = [
     "Results",
     "ResultsFile",
     "Run",
+    "analyze",
     "ask_questions",
     "choose_rules",
     "compare",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from sqale_edge.database import Database
 from sqale_edge.errors import QueryError
+from sqale_edge.schema import Schema
 
 from .question import DATABASE_SUFFIXES
 
@@ -83,6 +84,15 @@ class OpenDatabase:
         return database.query(
             sql, max_rows=MAX_ROWS, timeout_s=self._timeout_s, max_cell_bytes=64 << 20, should_stop=self._should_stop
         )
+
+    def find_reads(self, sql: str) -> frozenset[tuple[str, str | None]]:
+        """As `Database.find_reads`."""
+        return self._database.find_reads(sql, timeout_s=self._timeout_s, should_stop=self._should_stop)
+
+    @functools.cached_property
+    def schema(self) -> Schema:
+        """Its tables and views."""
+        return Schema(self._database, should_stop=self._should_stop)
 
     @functools.cached_property
     def tables(self) -> dict[str, str]:

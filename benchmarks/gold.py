@@ -34,6 +34,7 @@ from sqale_edge.sql_text import bare_statement
 from .csv_results import read_result
 from .databases import reason
 from .ehrsql import prepare_sql
+from .sources import Sources, find_sources
 from .statements import advance_clock, break_ties, is_ordered, reverse_tables
 
 if TYPE_CHECKING:
@@ -68,12 +69,14 @@ class GoldResult:
         ends: Where each group of rows ends whose order among themselves is open: all rows where nothing orders them,
             each row alone where the order is complete.
         columns: The positions of the columns that an answer must have; empty for all. Spider 2 only.
+        names: What its columns are called; empty if the rows come from a CSV file.
     """
 
     rows: tuple[Row, ...]
     sql: str = ""
     ends: tuple[int, ...] = ()
     columns: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +88,14 @@ class GoldRun:
         detail: Why it is not scorable, in one line.
         results: The golds to compare with: the scorable ones, or if there is none those that gave rows or could have.
         n_tables: Tables of the database; None if it cannot be opened.
+        sources: What the first of `results` rests on, if the state is `scorable` and it is no CSV file.
     """
 
     state: GoldState
     detail: str = ""
     results: tuple[GoldResult, ...] = ()
     n_tables: int | None = None
+    sources: Sources = dataclasses.field(default_factory=Sources)
 
 
 def run_gold(question: Question, databases: OpenDatabases) -> GoldRun:
@@ -109,7 +114,8 @@ def run_gold(question: Question, databases: OpenDatabases) -> GoldRun:
         return GoldRun("no_gold", n_tables=n_tables)
     best = [run for run in runs if run.state == "scorable"] or runs
     results = tuple(result for run in best for result in run.results)
-    return GoldRun(best[0].state, best[0].detail, results, n_tables)
+    sql = results[0].sql if best[0].state == "scorable" else ""
+    return GoldRun(best[0].state, best[0].detail, results, n_tables, find_sources(sql, database) if sql else Sources())
 
 
 def _read_table(table: GoldTable) -> GoldRun:
@@ -139,7 +145,7 @@ def _run_sql(sql: str, database: OpenDatabase) -> GoldRun:
         detail = "it gives other rows when it runs again"
         return GoldRun("not_deterministic", detail, (GoldResult(table.rows, sql, everything),))
     ends = _find_ends(len(table.rows), tied) if is_ordered(sql) else everything
-    return GoldRun("scorable", results=(GoldResult(table.rows, sql, ends),))
+    return GoldRun("scorable", results=(GoldResult(table.rows, sql, ends, names=table.columns),))
 
 
 def _run_tied(sql: str, n_columns: int, database: OpenDatabase) -> list[tuple[Row, ...]]:

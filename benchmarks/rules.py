@@ -37,7 +37,12 @@ _EHRSQL_ROWS = 100
 
 def is_right(rule: str, rows: Sequence[Row], gold: GoldResult) -> bool:
     """Whether `rows` are right by a rule of RULES. With a gold from a CSV file both sides are read as CSV."""
-    return RULES[rule](rows if gold.sql else untyped(rows), gold)
+    return RULES[rule](as_gold_is_read(rows, gold), gold)
+
+
+def as_gold_is_read(rows: Sequence[Row], gold: GoldResult) -> Sequence[Row]:
+    """`rows` with the types that the gold's have: of a gold from a CSV file those that a CSV file keeps."""
+    return rows if gold.sql else untyped(rows)
 
 
 def _bird(rows: Sequence[Row], gold: GoldResult) -> bool:
@@ -60,13 +65,13 @@ def _spider(rows: Sequence[Row], gold: GoldResult) -> bool:
         return True
     is_ordered = "order by" in gold.sql.lower()  # also inside a literal or a subquery: that is their rule
     columns, gold_columns = list(zip(*rows, strict=True)), list(zip(*gold.rows, strict=True))
-    return len(columns) == len(gold_columns) and _match_columns(columns, gold_columns, is_ordered=is_ordered)
+    return len(columns) == len(gold_columns) and match_columns(columns, gold_columns, is_ordered=is_ordered)
 
 
-def _match_columns(
+def match_columns(
     columns: Sequence[tuple[Cell, ...]], gold_columns: Sequence[tuple[Cell, ...]], *, is_ordered: bool
 ) -> bool:
-    """Whether some order of `columns` makes the same rows as `gold_columns`.
+    """Whether some of `columns`, in some order, make the same rows as `gold_columns`.
 
     Columns are placed one by one; as soon as the rows so far differ, another one is tried. After 10,000 tries, which
     only columns of very few values can need, the answer is no.
@@ -81,7 +86,7 @@ def _match_columns(
     pending: list[tuple[int, ...]] = [()]
     while pending and n_tried < _MAX_TRIED:
         chosen = pending.pop()
-        if len(chosen) == len(columns):
+        if len(chosen) == len(gold_columns):
             return True
         tried = set()
         for i in range(len(columns)):

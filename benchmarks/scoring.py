@@ -22,18 +22,41 @@ from sqale_edge.errors import Cancelled, DatabaseOpenError, QueryError
 
 from .databases import OpenDatabases, reason
 from .ehrsql import prepare_sql
+from .failures import find_failure
 from .gold import run_gold
 from .rules import is_right
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from sqale_edge.database import Table
+    from sqale_edge.episode import Row
+
     from .gold import GoldRun, GoldState
+    from .literals import SqlLiteral
     from .question import Question
 
 PredictionState = Literal["ran", "missing", "no_sql", "refused", "failed", "timeout", "too_large", "not_run"]
 PREDICTION_STATES: tuple[PredictionState, ...] = get_args(PredictionState)
 TIMEOUT_S = 5.0
+_EXCERPT_ROWS, _EXCERPT_CELL = 5, 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Excerpt:
+    """The beginning of a result, for people.
+
+    Attributes:
+        sql: The statement; empty if there is none.
+        columns: Their names, where they are known.
+        rows: At most 5, with cells of at most 200 characters or bytes.
+        n_rows: How many rows it has.
+    """
+
+    sql: str
+    columns: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    n_rows: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +68,11 @@ class Outcome:
         prediction: The state of the prediction.
         detail: What was wrong with either, in one line.
         right: For each rule whether the prediction is right. It counts where the gold is `scorable`.
+        failure: What is wrong by the strict rule, one of `failures.FAILURES`; empty for what is right or not scorable,
+            and where that rule is not asked for.
+        gold_tables: The tables and views that the gold names; of several golds, that the first scorable one does.
+        gold_literals: What it compares with.
+        excerpts: The beginnings of its result and of the prediction's, where there is a failure.
     """
 
     id: str
@@ -55,10 +83,20 @@ class Outcome:
     prediction: PredictionState
     right: Mapping[str, bool]
     detail: str = ""
+    failure: str = ""
+    gold_tables: tuple[str, ...] = ()
+    gold_literals: tuple[SqlLiteral, ...] = ()
+    excerpts: tuple[Excerpt, Excerpt] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The outcome as plain JSON types."""
-        return {**dataclasses.asdict(self), "right": dict(self.right)}
+        """The outcome as plain JSON types, without the excerpts."""
+        data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del data["excerpts"]
+        return data | {
+            "right": dict(self.right),
+            "gold_tables": list(self.gold_tables),
+            "gold_literals": [dataclasses.asdict(literal) for literal in self.gold_literals],
+        }
 
 
 def score(
@@ -97,14 +135,15 @@ def score_one(
     databases: OpenDatabases,
 ) -> Outcome:
     """The outcome of one question whose gold has run. Raises QueryError, kind `interrupted`, when it is to stop."""
-    state, detail, rows = _run(question, gold, predictions, databases)
+    state, detail, table = _run(question, gold, predictions, databases)
+    rows = table.rows if table else ()
     if gold.state == "unanswerable":
         right = dict.fromkeys(rules, state == "no_sql")
     else:
         right = {
             rule: state == "ran" and any(is_right(rule, rows, result) for result in gold.results) for rule in rules
         }
-    return Outcome(
+    outcome = Outcome(
         id=question.id,
         db=question.db_name,
         difficulty=question.difficulty,
@@ -113,25 +152,46 @@ def score_one(
         prediction=state,
         right=right,
         detail=gold.detail or detail,
+        gold_tables=gold.sources.named,
+        gold_literals=gold.sources.literals,
     )
+    if gold.state != "scorable" or right.get("strict", True):
+        return outcome
+    first = gold.results[0]
+    given = predictions.get(question.id)
+    sql = prepare_sql(question.form, given) if given is not None else None
+    failure = find_failure(state, rows, sql, gold, databases.get(question.db))
+    excerpts = (
+        _excerpt(first.sql, first.names, first.rows),
+        _excerpt(given or "", table.columns if table else (), rows),
+    )
+    return dataclasses.replace(outcome, failure=failure, excerpts=excerpts)
+
+
+def _excerpt(sql: str, columns: Sequence[str], rows: Sequence[Row]) -> Excerpt:
+    shown = [
+        tuple(cell[:_EXCERPT_CELL] if isinstance(cell, (str, bytes)) else cell for cell in row)
+        for row in rows[:_EXCERPT_ROWS]
+    ]
+    return Excerpt(sql, tuple(columns), tuple(shown), len(rows))
 
 
 def _run(
     question: Question, gold: GoldRun, predictions: Mapping[str, str | None], databases: OpenDatabases
-) -> tuple[PredictionState, str, tuple[Any, ...]]:
-    """The state of the prediction, what was wrong, and its rows."""
+) -> tuple[PredictionState, str, Table | None]:
+    """The state of the prediction, what was wrong, and its rows if it `ran`."""
     if question.id not in predictions:
-        return "missing", "", ()
+        return "missing", "", None
     sql = predictions[question.id]
     if sql is None:
-        return "no_sql", "", ()
+        return "no_sql", "", None
     if not gold.results:
-        return "not_run", "", ()
+        return "not_run", "", None
     try:
         table = databases.get(question.db).query(prepare_sql(question.form, sql))
     except (QueryError, DatabaseOpenError) as error:
         kind = reason(error)
-        return next(state for state in PREDICTION_STATES if state == kind), str(error), ()
+        return next(state for state in PREDICTION_STATES if state == kind), str(error), None
     if table.truncated:
-        return "too_large", f"more than {len(table.rows)} rows", ()
-    return "ran", "", table.rows
+        return "too_large", f"more than {len(table.rows)} rows", None
+    return "ran", "", table

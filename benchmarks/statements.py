@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sqale_edge.sql_text import quote_name, tokens, unquote_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 # The clock only goes forward, so a time to come is the one to try.
 _LATER = {
@@ -23,7 +23,15 @@ _LATER = {
 _CLOCK_FUNCTIONS = frozenset({"date", "time", "datetime", "julianday", "unixepoch"})
 
 
-class _Token(NamedTuple):
+class Token(NamedTuple):
+    """A piece of a statement that means something.
+
+    Attributes:
+        kind: As in `sql_text.tokens`.
+        start: Its place in the statement.
+        depth: How many parentheses are open around it.
+    """
+
     kind: str
     text: str
     start: int
@@ -31,17 +39,18 @@ class _Token(NamedTuple):
 
     @property
     def word(self) -> str:
+        """A word in lower case; empty for what is none."""
         return self.text.lower() if self.kind == "word" else ""
 
 
-def _scan(sql: str) -> list[_Token]:
-    """The tokens that mean something, each with its place and the number of parentheses around it."""
+def scan(sql: str) -> list[Token]:
+    """The tokens that are no white space and no comment."""
     found = []
     start = depth = 0
     for kind, text in tokens(sql):
         depth -= text == ")"
         if kind not in ("space", "comment"):
-            found.append(_Token(kind, text, start, depth))
+            found.append(Token(kind, text, start, depth))
         depth += text == "("
         start += len(text)
     return found
@@ -50,8 +59,8 @@ def _scan(sql: str) -> list[_Token]:
 def _top_level(sql: str) -> tuple[int | None, int | None]:
     """Where the ORDER BY and the LIMIT of the whole statement start."""
     order = limit = None
-    found = _scan(sql)
-    for token, following in itertools.pairwise([*found, _Token("", "", len(sql), 0)]):
+    found = scan(sql)
+    for token, following in itertools.pairwise([*found, Token("", "", len(sql), 0)]):
         if token.depth == 0 and token.word == "order" and following.word == "by":
             order = token.start
         elif token.depth == 0 and token.word == "limit":
@@ -79,6 +88,11 @@ def break_ties(sql: str, n_columns: int, *, descending: bool) -> str:
     return f"{sql[:place]}\n{'ORDER BY' if order is None else ','} {terms} {sql[place:]}"
 
 
+def mentioned_names(found: Sequence[Token]) -> set[str]:
+    """Every word and quoted text among the tokens, in lower case: all names are among them."""
+    return {unquote_name(token.text).lower() for token in found if token.kind in ("word", "quoted")}
+
+
 def reverse_tables(sql: str, tables: Mapping[str, str]) -> str:
     """`sql` over tables whose rows come in the opposite order: each is hidden by a WITH table of its name.
 
@@ -86,9 +100,8 @@ def reverse_tables(sql: str, tables: Mapping[str, str]) -> str:
         sql: One statement.
         tables: The names of all tables by their lower-case names.
     """
-    found = _scan(sql)
-    mentioned = {unquote_name(token.text).lower() for token in found if token.kind in ("word", "quoted")}
-    names = [quote_name(tables[key]) for key in sorted(mentioned & tables.keys())]
+    found = scan(sql)
+    names = [quote_name(tables[key]) for key in sorted(mentioned_names(found) & tables.keys())]
     if not names or not found:
         return sql
     hidden = ", ".join(f"{name} AS (SELECT * FROM main.{name} ORDER BY rowid DESC LIMIT -1)" for name in names)
@@ -105,7 +118,7 @@ def advance_clock(sql: str) -> str | None:
 
 
 def _advanced(sql: str) -> Iterator[str]:
-    found = _scan(sql)
+    found = scan(sql)
     end = 0
     for i, token in enumerate(found):
         before = found[i - 1].text if i else ""

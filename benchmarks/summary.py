@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Any
 
+from .failures import FAILURES
 from .gold import GOLD_STATES
 from .scoring import PREDICTION_STATES
 from .statistics import f1, mcnemar, reliability, table_range, wilson_interval
@@ -27,6 +28,7 @@ def summarize(outcomes: Sequence[Outcome], rules: Sequence[str]) -> dict[str, An
     scorable = [outcome for outcome in outcomes if outcome.gold == "scorable"]
     gold = collections.Counter(outcome.gold for outcome in outcomes)
     predictions = collections.Counter(outcome.prediction for outcome in scorable)
+    failures = collections.Counter(outcome.failure for outcome in scorable)
     n_tables = {table_range(outcome.n_tables): outcome.n_tables for outcome in scorable if outcome.n_tables}
     ranges = sorted(n_tables, key=lambda name: n_tables[name])
     return {
@@ -35,8 +37,9 @@ def summarize(outcomes: Sequence[Outcome], rules: Sequence[str]) -> dict[str, An
         "gold": {state: gold[state] for state in GOLD_STATES if gold[state]},
         "predictions": {state: predictions[state] for state in PREDICTION_STATES if predictions[state]},
         **{rule: _rate(rule, outcomes) for rule in rules},
-        "by_difficulty": _split(scorable, rules, lambda outcome: outcome.difficulty),
-        "by_n_tables": _split(scorable, rules, lambda outcome: table_range(outcome.n_tables or 0), ranges),
+        "by_difficulty": split_outcomes(scorable, rules, lambda outcome: outcome.difficulty),
+        "by_n_tables": split_outcomes(scorable, rules, lambda outcome: table_range(outcome.n_tables or 0), ranges),
+        "failures": {kind: failures[kind] for kind in FAILURES if failures[kind]},
         "outcomes": [outcome.to_dict() for outcome in outcomes],
     }
 
@@ -81,9 +84,13 @@ def _is_abstained(outcome: Outcome) -> bool:
     return outcome.gold == "scorable" and outcome.prediction == "no_sql"
 
 
-def _split(
+def split_outcomes(
     outcomes: Sequence[Outcome], rules: Sequence[str], group: Callable[[Outcome], str], order: Sequence[str] = ()
 ) -> dict[str, Any]:
+    """For each group of outcomes how many they are, and the share that is right by each rule.
+
+    Groups come in `order`, then as they appear; one without a name is left out.
+    """
     groups: dict[str, list[Outcome]] = {name: [] for name in order}
     for outcome in outcomes:
         if name := group(outcome):
@@ -94,6 +101,7 @@ def _split(
             **{rule: sum(member.right[rule] for member in members) / len(members) for rule in rules},
         }
         for name, members in groups.items()
+        if members
     }
 
 
