@@ -16,6 +16,8 @@ from .asking import ask_questions, describe_run
 from .predictions import Predictions, read_predictions, write_predictions
 from .question import GoldTable, Question
 from .questions import read_questions, sample
+from .report import Judged, write_report
+from .report_folder import check_folder
 from .results_file import Answer, Results, ResultsFile, Run, read_results
 from .rules import choose_rules
 from .scoring import Outcome, score
@@ -24,6 +26,7 @@ from .summary import compare, summarize
 __all__ = [
     "Answer",
     "GoldTable",
+    "Judged",
     "Outcome",
     "Predictions",
     "Question",
@@ -32,6 +35,7 @@ __all__ = [
     "Run",
     "analyze",
     "ask_questions",
+    "check_folder",
     "choose_rules",
     "compare",
     "describe_run",
@@ -42,4 +46,5 @@ __all__ = [
     "score",
     "summarize",
     "write_predictions",
+    "write_report",
 ]

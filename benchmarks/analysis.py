@@ -1,7 +1,8 @@
 """How a model came to its answers, counted over the episodes of a results file.
 
 `docs/accuracy.md` defines each figure. Shares of right answers, tables opened and values seen are over the scorable
-questions that have an episode; turns, tokens and tool calls over all questions that have one.
+questions that have an episode; turns, tokens and tool calls over all questions that have one. Of a vote the episode is
+the winner's, and the tokens are those of all its candidates.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ import collections
 import statistics
 from typing import TYPE_CHECKING, Any, get_args
 
-from sqale_edge.episode import EndedBy
+from sqale_edge.episode import EndedBy, Usage
 from sqale_edge.tools import SPECS
 
 from .seen import find_opened, find_seen
 from .summary import split_outcomes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from sqale_edge.episode import Episode, Usage
+    from sqale_edge.episode import Episode
 
-    from .results_file import Results
+    from .results_file import Answer, Results
     from .scoring import Outcome
 
 _HOW_MANY = ("all", "some", "none")
@@ -39,6 +40,8 @@ def analyze(outcomes: Sequence[Outcome], results: Results, rules: Sequence[str])
 
     opened = {one.id: find_opened(episodes[one.id], one.gold_tables) for one in scorable}
     seen = {one.id: find_seen(episodes[one.id], one.gold_literals) for one in scorable}
+    usages = [_usage(answer) for answer in answers if answer.episode]
+    n_parameters = results.run.n_parameters
     n_turns = sorted({len(episodes[one.id].turns) for one in scorable})
     return {
         "n_asked": len(answers),
@@ -64,12 +67,8 @@ def analyze(outcomes: Sequence[Outcome], results: Results, rules: Sequence[str])
             **_average([len(episode.turns) for episode in episodes.values()]),
             "by_n": split(lambda one: str(len(episodes[one.id].turns)), [str(n) for n in n_turns]),
         },
-        "tokens": _count_tokens(episode.usage for episode in episodes.values()),
-        "tflop": _average(
-            [count_tflop(results.run.n_parameters, episode.usage) for episode in episodes.values()]
-            if results.run.n_parameters
-            else []
-        ),
+        "tokens": _count_tokens(usages),
+        "tflop": _average([count_tflop(n_parameters, usage) for usage in usages] if n_parameters else []),
         "tools": _count_calls(episodes),
     }
 
@@ -80,6 +79,13 @@ def count_tflop(n_parameters: int, usage: Usage) -> float:
     What attention does beside its matrices is left out; it grows with the length of the context.
     """
     return 2 * n_parameters * (usage.n_evaluated + usage.n_decoded) / 1e12
+
+
+def _usage(answer: Answer) -> Usage:
+    """What the answer took: of a vote all its candidates that ended."""
+    if answer.votes:
+        return sum((Usage.from_dict(one["usage"]) for one in answer.votes["candidates"]), Usage())
+    return answer.episode.usage if answer.episode else Usage()
 
 
 def _share(n_found: int, n: int) -> dict[str, Any]:
@@ -98,8 +104,7 @@ def _average(values: Sequence[float]) -> dict[str, Any]:
     return {"total": sum(values), "mean": statistics.fmean(values), "median": float(statistics.median(values))}
 
 
-def _count_tokens(usages: Iterable[Usage]) -> dict[str, Any]:
-    usages = list(usages)
+def _count_tokens(usages: Sequence[Usage]) -> dict[str, Any]:
     return {
         "prompt": _average([usage.n_prompt for usage in usages]),
         "evaluated": _average([usage.n_evaluated for usage in usages]),

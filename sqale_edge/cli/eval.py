@@ -24,7 +24,7 @@ from sqale_edge.cli.text import dump_json, printable, write_out
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqale_edge.benchmarks import Question, Results
+    from sqale_edge.benchmarks import Outcome, Question, Results
     from sqale_edge.settings import GpuLayers
 
 _FILE = click.Path(path_type=Path)
@@ -99,6 +99,13 @@ _FILE = click.Path(path_type=Path)
 )
 @load_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, with each question's outcome.")
+@click.option(
+    "--report",
+    type=_FILE,
+    metavar="FOLDER",
+    help="Put a report there: report.html with drawings and what went wrong, report.md, report.json.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace a report that exists.")
 def eval(  # noqa: A001 - the command's name
     questions: Path,
     *,
@@ -121,6 +128,8 @@ def eval(  # noqa: A001 - the command's name
     gpu_layers: GpuLayers | None,
     threads: int | None,
     as_json: bool,
+    report: Path | None,
+    overwrite: bool,
 ) -> int:
     """Judge predicted SQL, or a model, by what it gives on the databases of QUESTIONS: a benchmark's file, JSON lines.
 
@@ -128,7 +137,7 @@ def eval(  # noqa: A001 - the command's name
     Examples:
       sqale-edge eval questions.jsonl --predictions predictions.jsonl
       sqale-edge eval dev.json --predictions predict_dev.json --databases dev_databases --timeout 30 --json
-      sqale-edge eval questions.jsonl --model model.gguf --sample 100 --output results.jsonl
+      sqale-edge eval questions.jsonl --model model.gguf --sample 100 --output results.jsonl --report report
     """
     if (predictions, compare, model).count(None) != 2:
         raise click.UsageError("give either --predictions FILE, or --compare A B, or --model M")
@@ -136,6 +145,8 @@ def eval(  # noqa: A001 - the command's name
         raise click.UsageError("give either --sample N or --limit N")
     if votes > 1 and parallel:
         raise click.UsageError("give either --votes K or --parallel N: the candidates of a vote are asked at a time")
+    if report:
+        benchmarks.check_folder(report, overwrite=overwrite)
     everything = benchmarks.read_questions(questions, form=form, databases=databases, gold=gold, difficulty=difficulty)
     chosen = benchmarks.sample(everything, n_sample, seed) if n_sample else everything[:limit]
     files = [predictions] if predictions else list(compare or ())
@@ -149,19 +160,28 @@ def eval(  # noqa: A001 - the command's name
     settings = {"timeout_s": timeout, "sample": n_sample, "limit": limit, "seed": seed if n_sample else None}
     about = {"questions": str(questions), "form": chosen[0].form, "settings": settings, **_VERSIONS}
     documents = [
-        about | one.about | benchmarks.summarize(its_outcomes, all_rules)
+        about | one.about | benchmarks.summarize(its_outcomes, all_rules) | one.analyze(its_outcomes, all_rules)
         for one, its_outcomes in zip(given, outcomes, strict=True)
     ]
     pair: dict[str, Any] = {}
     if compare:
         tests = benchmarks.compare(outcomes[0], outcomes[1], all_rules)
         pair = {"a": documents[0], "b": documents[1], "mcnemar": tests}
+    if report:
+        judged = [
+            benchmarks.Judged(document, its_outcomes, one.sql, one.results.answers if one.results else {})
+            for document, its_outcomes, one in zip(documents, outcomes, given, strict=True)
+        ]
+        benchmarks.write_report(report, chosen, judged, all_rules, pair or documents[0], overwrite=overwrite)
     if as_json:
         write_out(dump_json(pair or documents[0], indent=2))
     else:
         parts = [part for document in documents for part in show_document(document, all_rules)]
         write_out("\n\n".join([*parts, *([show_test(pair["mcnemar"])] if pair else [])]))
-    return _exit_code(documents[0], databases)
+    code = _exit_code(documents[0], databases)
+    if report:
+        click.echo(printable(f"The report is {str(report / 'report.html')!r}."), err=True)
+    return code
 
 
 _VERSIONS = {"sqale_edge": __version__, "sqlite": sqlite3.sqlite_version}
@@ -174,6 +194,10 @@ class _Given:
     sql: Mapping[str, str | None]
     about: dict[str, Any]
     results: Results | None = None
+
+    def analyze(self, outcomes: Sequence[Outcome], rules: Sequence[str]) -> dict[str, Any]:
+        """What a results file adds to the document."""
+        return {"analysis": benchmarks.analyze(outcomes, self.results, rules)} if self.results else {}
 
 
 def _read(file: Path, questions: Sequence[Question], form: str | None) -> _Given:

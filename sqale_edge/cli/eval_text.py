@@ -49,7 +49,32 @@ def show_document(document: dict[str, Any], rules: Sequence[str]) -> list[str]:
         for rule in rules
         if (scores := document[rule].get("reliability"))
     ]
-    return parts
+    if document["failures"]:
+        failures = sorted(document["failures"].items(), key=lambda item: -item[1])
+        parts.append(f"wrong: {list_counts(dict(failures))}")
+    return parts + ([_show_analysis(document["analysis"])] if "analysis" in document else [])
+
+
+def _show_analysis(analysis: dict[str, Any]) -> str:
+    """How a model worked, in a few lines."""
+    found = [
+        f"gold {what} {_percent(counts['share'])} of {counts['n']}"
+        for what, counts in (
+            ("tables opened", analysis["gold_tables"]),
+            ("values seen", analysis["gold_literals"]),
+        )
+    ]
+    ends = {name: counts["n"] for name, counts in analysis["ended_by"].items()}
+    lines = [", ".join(found), f"ended by: {list_counts(ends) or '-'}"]
+    if analysis["n_episodes"]:
+        evaluated, decoded = (analysis["tokens"][name]["mean"] for name in ("evaluated", "decoded"))
+        tflop = analysis["tflop"]["mean"]
+        cost = "" if tflop is None else f", {tflop:.3g} TFLOP"
+        lines.append(
+            f"a question: {analysis['turns']['mean']:.1f} turns, {evaluated:,.0f} tokens evaluated, {decoded:,.0f} "
+            f"decoded{cost}"
+        )
+    return "\n".join(lines)
 
 
 def show_test(tests: dict[str, dict[str, Any]]) -> str:

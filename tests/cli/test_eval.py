@@ -153,6 +153,57 @@ def test_a_model_is_asked_and_scored(run, questions, qwen_gguf, tmp_path, monkey
     assert "is of another run: seed 0 there, 1 now" in err
 
 
+def test_a_report_of_predictions(run, questions, tmp_path):
+    """A folder with three files; the last line on stderr says where, and stdout is what it was."""
+    path = write_predictions(tmp_path / "p.jsonl", GOLDS | {"2": "SELECT 5"})
+    plain = run(questions, "-p", path, "--json")[1]
+    code, out, err = run(questions, "-p", path, "--json", "--report", tmp_path / "report")
+    assert (code, out) == (0, plain)
+    assert err == f"The report is {str(tmp_path / 'report' / 'report.html')!r}.\n"
+    assert json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8")) == json.loads(out)
+    assert json.loads(out)["failures"] == {"tables": 1}
+    assert "analysis" not in json.loads(out)
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert "SELECT 5" in page
+    assert "66.7" in page
+    code, out, err = run(questions, "-p", path, "--report", tmp_path / "report")
+    assert (code, out) == (1, "")
+    assert err.endswith("already. Fix: choose another name, or overwrite it with --overwrite.\n")
+    code, out, _ = run(questions, "--compare", path, path, "--report", tmp_path / "report", "--overwrite")
+    assert code == 0
+    assert "McNemar" in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert "wrong: 1 tables" in out
+
+
+def test_the_report_of_a_model(run, questions, tmp_path):
+    """Its analyses are in the JSON document, a few of them before a person's eyes; the folder is looked at first."""
+    output = tmp_path / "r.jsonl"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "diary.txt").write_text("mine")
+    command = (questions, "--model", "demo", "--threads", 1, "--limit", 2, "--output", output)
+    code, _, err = run(*command, "--report", tmp_path / "mine")
+    assert (code, output.exists()) == (1, False)
+    assert "holds other files, such as 'diary.txt'" in err
+    code, out, err = run(*command, "--report", tmp_path / "report")
+    assert (code, err.splitlines()[-1][:14]) == (0, "The report is ")
+    document = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
+    analysis = document["analysis"]
+    assert (analysis["n_asked"], analysis["n_episodes"]) == (2, 2)
+    tflop = (
+        2
+        * document["run"]["n_parameters"]
+        * sum(analysis["tokens"][name]["total"] for name in ("evaluated", "decoded"))
+    )
+    assert analysis["tflop"]["total"] == pytest.approx(tflop / 1e12)
+    assert f"gold tables opened {analysis['gold_tables']['share']:.1%} of 2, gold values seen - of 0" in out
+    assert f"{analysis['turns']['mean']:.1f} turns" in out
+    assert "ended by: " in out
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert document["run"]["model_sha256"] in page
+    again = json.loads(run(questions, "-p", output, "--limit", 2, "--json")[1])
+    assert again["analysis"] == analysis
+
+
 def test_nothing_to_score_is_no_answer(run, questions, tmp_path):
     """Exit code 3, with the reason and the fix."""
     path = write_predictions(tmp_path / "p.jsonl", GOLDS)
