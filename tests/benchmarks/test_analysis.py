@@ -303,3 +303,24 @@ def test_answers_to_other_questions_do_not_count(asked):
     _, outcomes, results = asked
     analysis = analyze(outcomes[:1], results, RULES)
     assert (analysis["n_asked"], analysis["turns"]["total"]) == (1, 2)
+
+
+def test_a_vote_costs_all_its_candidates(shop, tmp_path):
+    """Tokens are those of all that ended; turns and calls are the winner's alone."""
+    question = Question("1", shop, "?", ("SELECT 4",))
+    run = Run("m.gguf", "ab" * 32, 1_000_000, "own", {}, 0, digest_questions([question]), "0.1", "3.45")
+    agent = Agent(
+        ScriptedEngine(lambda seed: [submit("SELECT 7")] if seed else [CITIES, submit("SELECT 4")], n_sequences=3)
+    )
+    with ResultsFile(tmp_path / "r.jsonl", run) as file:
+        list(ask_questions(agent, [question], file, n_votes=3))
+    results = read_results(tmp_path / "r.jsonl", [question])
+    outcomes = [one for (one,) in score([question], [results.sql], RULES)]
+    analysis = analyze(outcomes, results, RULES)
+    answer = results.answers["1"]
+    candidates = answer.votes["candidates"]
+    assert answer.sql == "SELECT 7"
+    assert len(candidates) > 1
+    assert analysis["tokens"]["decoded"]["total"] == sum(one["usage"]["n_decoded"] for one in candidates)
+    assert analysis["tokens"]["decoded"]["total"] > answer.episode.usage.n_decoded
+    assert (analysis["turns"]["total"], analysis["tools"]["submit_sql"]["n_calls"]) == (1, 1)
