@@ -47,6 +47,7 @@ def analyze(outcomes: Sequence[Outcome], results: Results, rules: Sequence[str])
         "n_asked": len(answers),
         "n_episodes": len(episodes),
         "n_scorable": len(scorable),
+        "notes": find_common_notes(list(episodes.values())),
         "gold_tables": {
             **_share(sum(len(opened[one.id]) for one in scorable), sum(len(one.gold_tables) for one in scorable)),
             "by_found": split(lambda one: _how_many(opened[one.id], one.gold_tables), _HOW_MANY),
@@ -71,6 +72,11 @@ def analyze(outcomes: Sequence[Outcome], results: Results, rules: Sequence[str])
         "tflop": _average([count_tflop(n_parameters, usage) for usage in usages] if n_parameters else []),
         "tools": _count_calls(episodes),
     }
+
+
+def find_common_notes(episodes: Sequence[Episode]) -> list[str]:
+    """What was said in every episode: it is about the model, not about a question."""
+    return [note for note in episodes[0].notes if all(note in other.notes for other in episodes)] if episodes else []
 
 
 def count_tflop(n_parameters: int, usage: Usage) -> float:

@@ -62,7 +62,7 @@ def headline(document: Document) -> list[tuple[str, str, str]]:
         (percent(document[rule]["accuracy"]), f"right by the {rule} rule", show_interval(document[rule]["interval"]))
         for rule in ("strict", "bird")
     ]
-    figures.append((str(document["n_scorable"]), "questions count", f"of {document['n']}"))
+    figures.append((str(document["n_scorable"]), "questions scored", f"of {document['n']}"))
     analysis = document.get("analysis")
     if analysis and analysis["tflop"]["mean"] is not None:
         figures.append((_number(analysis["tflop"]["mean"]), "TFLOP a question", "on average"))
@@ -85,11 +85,11 @@ def make_parts(document: Document, rules: Sequence[str], prefix: str) -> list[Pa
 
 def _measured(document: Document) -> Part:
     settings = document["settings"]
-    asked = "all" if not (settings["sample"] or settings["limit"]) else f"the first {settings['limit']}"
+    asked = f"the first {document['n']}" if settings["limit"] else f"all {document['n']}"
     if settings["sample"]:
-        asked = f"a sample of {settings['sample']}, seed {settings['seed']}"
+        asked = f"a sample of {document['n']}, seed {settings['seed']}"
     rows = [
-        ("questions", f"{document['questions']} (form {document['form']}): {asked}, {document['n']} in all"),
+        ("questions", f"{document['questions']} (form {document['form']}): {asked}"),
         ("answers", f"{document['file']} ({document['file_form']})"),
     ]
     if document["n_unknown"]:
@@ -106,6 +106,7 @@ def _measured(document: Document) -> Part:
             ("prompt", f"{run['prompt']}: {prompt}"),
             ("seed", str(run["seed"])),
             *((name, _show_settings(values)) for name, values in run["settings"].items()),
+            *(("note", note) for note in document["analysis"]["notes"]),
             ("asked with", f"sqale-edge {run['sqale_edge']}, SQLite {run['sqlite']}"),
         ]
     versions = f"sqale-edge {document['sqale_edge']}, SQLite {document['sqlite']}"

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
+from .analysis import find_common_notes
 from .charts import clip
 from .failures import FAILURES
 from .seen import find_opened, find_seen
@@ -86,6 +87,7 @@ def make_traces(
         outcomes: Of one file.
         answers: A model's, by the ids of questions; empty for a file of predictions.
     """
+    said = find_common_notes([answer.episode for answer in answers.values() if answer.episode])
     for question, outcome in zip(questions, outcomes, strict=True):
         if outcome.excerpts:
             gold, answer = outcome.excerpts
@@ -95,7 +97,7 @@ def make_traces(
                 id=outcome.id,
                 kind=outcome.failure,
                 question=question.question,
-                facts=tuple(_list_facts(question, outcome, given)),
+                facts=tuple(_list_facts(question, outcome, given, said)),
                 gold_sql=clip(gold.sql, _SQL_CHARS) or "(a CSV file)",
                 gold=gold,
                 sql=clip(answer.sql, _SQL_CHARS),
@@ -104,7 +106,10 @@ def make_traces(
             )
 
 
-def _list_facts(question: Question, outcome: Outcome, answer: Answer | None) -> Iterator[tuple[str, str]]:
+def _list_facts(
+    question: Question, outcome: Outcome, answer: Answer | None, said: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """All but the notes that are `said` elsewhere."""
     yield "what is wrong", FAILURES[outcome.failure]
     if outcome.detail:
         yield "the error", outcome.detail
@@ -128,8 +133,7 @@ def _list_facts(question: Question, outcome: Outcome, answer: Answer | None) -> 
         if outcome.gold_literals:
             values = [repr(one.value) for one in outcome.gold_literals]
             yield "gold values", _mark(values, [repr(one.value) for one in seen], "seen", "not seen")
-        for note in episode.notes:
-            yield "note", note
+        yield from (("note", note) for note in episode.notes if note not in said)
 
 
 def _mark(names: Sequence[str], found: Sequence[str], yes: str, no: str) -> str:
@@ -137,24 +141,34 @@ def _mark(names: Sequence[str], found: Sequence[str], yes: str, no: str) -> str:
 
 
 def _trace_turns(episode: Episode) -> Iterator[TurnTrace]:
+    shown: set[str] = set()
     for number, turn in enumerate(episode.turns, 1):
-        usage = turn.usage
-        end = ", no tools any more" if turn.is_final else ""
+        parts = [f"Turn {number}", "no tools any more"] if turn.is_final else [f"Turn {number}"]
+        if len(turn.calls) > _CALLS:
+            parts.append(f"the first {_CALLS} of {len(turn.calls)} calls")
+        parts += [f"{turn.usage.n_evaluated:,} tokens evaluated", f"{turn.usage.n_decoded:,} decoded"]
         yield TurnTrace(
-            f"Turn {number}{end}: {usage.n_evaluated:,} tokens evaluated, {usage.n_decoded:,} decoded",
+            ", ".join(parts),
             clip(turn.thought.strip(), _THOUGHT_CHARS),
             clip(turn.text.strip(), _THOUGHT_CHARS) if turn.is_final or not turn.calls else "",
-            tuple(_trace_calls(turn)),
+            tuple(_trace_calls(turn, shown)),
         )
 
 
-def _trace_calls(turn: Turn) -> Iterator[CallTrace]:
+def _trace_calls(turn: Turn, shown: set[str]) -> Iterator[CallTrace]:
+    """The calls of a turn; what an earlier one has `shown` is not shown again."""
     for place, call in enumerate(turn.calls[:_CALLS]):
         result = turn.results[place] if place < len(turn.results) else None
+        arguments = _show_arguments(call.args)
+        key = f"{call.name} {arguments}"
+        output = clip(result.output, _RESULT_CHARS) if result else None
+        if key in shown and output is not None:
+            output = "(as before)"
+        shown.add(key)
         yield CallTrace(
             clip(call.name, 80) or "(unreadable call)",
-            clip(_show_arguments(call.args), _RESULT_CHARS),
-            clip(result.output, _RESULT_CHARS) if result else None,
+            clip(arguments, _RESULT_CHARS),
+            output,
             is_error=bool(result and result.is_error),
         )
 

@@ -303,6 +303,22 @@ def test_predictions_have_no_traces(asked, tmp_path):
     assert "(no SQL)" in page.text
 
 
+def test_what_was_said_before_is_not_said_again(shop, tmp_path):
+    """A repeated call refers to its first answer; a note of all episodes stands with the model alone."""
+    questions = [Question("1", shop, "?", ("SELECT 1",)), Question("2", shop, "?", ("SELECT 2",))]
+    tables = "Look.</think>" + call("list_tables") * 45
+    scripts = [
+        [tables, "Again.</think>" + call("list_tables"), "So.</think>" + call("submit_sql", sql="SELECT 7")],
+        ["Hm.</think>?"] * 6 + ["So.</think>SELECT nonsense"],
+    ]
+    page = write(tmp_path / "report", questions, [ask(tmp_path, questions, scripts, "m")])
+    assert page.text.count("customers, orders") == 1
+    assert page.text.count("(as before)") == 39 + 1 + 5
+    assert "the first 40 of 45 calls" in page.text
+    assert page.text.count("brings no training prompt") == 1
+    assert "the final answer does not run: no such column: nonsense" in page.text
+
+
 def test_two_files_side_by_side(asked, tmp_path):
     """McNemar's table, the questions on which they differ with both answers, then each file alone."""
     questions, judged = asked
