@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _KINDS: dict[Kind, int] = {"int": 4, "real": 3, "category": 5, "city": 2, "date": 2}  # and how frequent they are
 _CITY_WORDS = ("city", "town", "hometown", "location", "venue", "site", "birthplace", "destination", "region", "port")
+_OF_PIECES = 0.85
 _RANGES = ((1, 10), (1, 100), (10, 500), (100, 5_000), (1_000, 90_000))
 # The word lists of the two parts of a name, for each kind of thing; a name of one part is of the second list.
 _NAME_LISTS = {"people": ("first_names", "surnames"), "places": ("nouns", "cities")}
@@ -36,16 +37,25 @@ class Author:
     split: Split
     made_up: float
 
+    def new_word(self, n_syllables: int = 2) -> str:
+        """A made-up word.
+
+        In training most of them are made of the vocabulary's pieces: real words and syllables leave out many of these,
+        and a piece that was never written in training cannot be copied afterwards.
+        """
+        of_pieces = self.split == "train" and self.rng.random() < _OF_PIECES
+        return make_word(self.rng, self.split, n_syllables, of_pieces=of_pieces)
+
     def word(self, kind: str) -> str:
         """A word of one of the lists, or a made-up one; in a few cases two, joined by `_`."""
         if self.rng.random() < self.made_up:
-            return make_word(self.rng, self.split, self.rng.choice((1, 2, 2, 3)))
+            return self.new_word(self.rng.choice((1, 2, 2, 3)))
         return self.rng.choice(read_words(kind, self.split))
 
     def proper_name(self, kind: str) -> str:
         """A word of one of the lists as a name."""
         if self.rng.random() < self.made_up:
-            return make_word(self.rng, self.split, 2).capitalize()
+            return self.new_word().capitalize()
         return self.rng.choice(read_words(kind, self.split))
 
     def names(self, kind: str, n_rows: int) -> list[Cell]:
@@ -95,11 +105,11 @@ class Author:
         ]
         words, known = rng.choice(fitting)
         if rng.random() < max(self.made_up, 0.15):
-            words = [make_word(rng, self.split, 2)]
+            words = [self.new_word()]
         n_values = rng.randint(2, 6)
         chosen = {value.capitalize() for value in rng.sample(known, min(n_values, len(known)))}
         while len(chosen) < n_values + (self.made_up > 0):
-            chosen.add(make_word(rng, self.split, 2).capitalize())
+            chosen.add(self.new_word().capitalize())
         style = rng.choices((str.lower, str.capitalize, str.upper), (4, 5, 3))[0]
         spoken = {style(value): value for value in sorted(chosen)}
         stored = list(spoken)

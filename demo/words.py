@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
+import string
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -44,12 +46,15 @@ def read_categories() -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((name, tuple(values.split())) for name, values in (line.split(": ") for line in lines))
 
 
-def make_word(rng: random.Random, split: Split, n_syllables: int = 2) -> str:
-    """A word that no language has, in lower case."""
+def make_word(rng: random.Random, split: Split, n_syllables: int = 2, *, of_pieces: bool = False) -> str:
+    """A word that no language has, in lower case: of syllables, or of one more of the vocabulary's pieces."""
     starts, vowels, ends, rude = _read_syllables()
     while True:
-        syllables = (rng.choice(starts) + rng.choice(vowels) + rng.choice(ends) for _ in range(n_syllables))
-        word = "".join(syllables).replace("-", "")
+        if of_pieces:
+            parts = rng.choices(_read_pieces(), k=n_syllables + 1)
+        else:
+            parts = [rng.choice(starts) + rng.choice(vowels) + rng.choice(ends) for _ in range(n_syllables)]
+        word = "".join(parts).replace("-", "")
         if split_of(word) == split and not any(part in word for part in rude):
             return word
 
@@ -59,6 +64,14 @@ def _read_syllables() -> list[list[str]]:
     """Starts, vowels and ends of syllables (`-` is none), and what must not come of them."""
     lines = (FOLDER / "syllables.txt").read_text(encoding="utf-8").splitlines()
     return [line.partition(": ")[2].split() for line in lines]
+
+
+@functools.cache
+def _read_pieces() -> list[str]:
+    """The pieces of words in the vocabulary, in lower case, and the letters."""
+    merges = json.loads((FOLDER.parent / "vocabulary.json").read_text(encoding="utf-8"))["merges"]
+    pieces = {merge.replace(" ", "").lower() for merge in merges}
+    return sorted({piece for piece in pieces if piece.isascii() and piece.isalpha()} | set(string.ascii_lowercase))
 
 
 def plural(word: str) -> str:
