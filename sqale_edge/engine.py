@@ -141,7 +141,13 @@ class TokenSequence(Protocol):
         """A second sequence with the same log and state, drawing with another seed. Nothing is evaluated."""
 
     def snapshot(self) -> bytes:
-        """Log, KV cache, recurrent state and logits, for `Engine.restore`."""
+        """Log, KV cache, recurrent state and logits, for `Engine.restore` and `load`."""
+
+    def load(self, snapshot: bytes) -> None:
+        """Take over log and state of `snapshot`; this sequence must be empty, and keeps its own seed and sampling.
+
+        Raises ModelError as `Engine.restore` does, and is empty still.
+        """
 
     def close(self) -> None:
         """Give the sequence's place back. Safe to call twice."""
@@ -153,6 +159,10 @@ class Engine(Protocol):
     @property
     def info(self) -> ModelInfo:
         """What the model is."""
+
+    @property
+    def state_key(self) -> str | None:
+        """All that the state behind given tokens depends on, to the last bit; None if that is not known."""
 
     def tokenize(self, text: str, trusted: bool) -> list[int]:
         """The tokens of `text`; not trusted, nothing in it can become a control or added token."""

@@ -78,6 +78,10 @@ class ScriptedEngine:
             n_sequences=n_sequences,
         )
 
+    @property
+    def state_key(self) -> None:
+        """See `Engine`; a script has no state to keep."""
+
     def tokenize(self, text: str, trusted: bool) -> list[int]:
         """One token a byte; in trusted text a markup literal is one token."""
         tokens: list[int] = []
@@ -210,6 +214,10 @@ class ScriptedSequence:
     def snapshot(self) -> bytes:
         """See `TokenSequence`; a script has no state to save."""
         raise ModelError("a scripted engine has no snapshots")
+
+    def load(self, snapshot: bytes) -> None:
+        """See `TokenSequence`; a script has no state to take over."""
+        raise ModelError(f"a scripted engine has no snapshots, and {len(snapshot)} bytes were given")
 
     def close(self) -> None:
         """See `TokenSequence`."""

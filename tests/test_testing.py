@@ -209,6 +209,9 @@ def test_a_scripted_engine_has_no_snapshots():
         engine.new_sequence(0).snapshot()
     with pytest.raises(ModelError, match="no snapshots"):
         engine.restore(b"x")
+    with pytest.raises(ModelError, match="no snapshots"):
+        engine.new_sequence(0).load(b"x")
+    assert engine.state_key is None
 
 
 def test_the_sample_database_is_a_real_file(tmp_path):

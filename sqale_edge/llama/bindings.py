@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 import llama_cpp
+from llama_cpp import _ggml
 
 from sqale_edge.errors import Cancelled, ContextOverflowError, DecodeError, ModelLoadError
 
@@ -124,3 +125,18 @@ def read_text(call: Any, *args: Any) -> str | None:
         if length < size:
             return buffer.raw[:length].decode("utf-8", "replace")
         size = length + 1
+
+
+def list_devices() -> list[str]:
+    """What processors and GPUs llama.cpp sees, in its words; empty where its libraries do not tell (Windows)."""
+    library = _ggml.libggml
+    try:
+        library.ggml_backend_dev_count.restype = ctypes.c_size_t
+        library.ggml_backend_dev_get.restype = ctypes.c_void_p
+        library.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
+        library.ggml_backend_dev_description.restype = ctypes.c_char_p
+        library.ggml_backend_dev_description.argtypes = [ctypes.c_void_p]
+    except AttributeError:
+        return []
+    devices = map(library.ggml_backend_dev_get, range(library.ggml_backend_dev_count()))
+    return [(library.ggml_backend_dev_description(device) or b"").decode("utf-8", "replace") for device in devices]

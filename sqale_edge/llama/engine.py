@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import json
 import threading
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from sqale_edge.engine import Piece
 from sqale_edge.errors import Cancelled, ContextOverflowError, DecodeError, ModelError, ModelLoadError
 from sqale_edge.exclusive import Exclusive
 from sqale_edge.llama import bindings, threads
+from sqale_edge.llama.identity import FileIdentity, identify_build, identify_file
 from sqale_edge.llama.model import LlamaModel, sample_digest
 from sqale_edge.llama.sampling import LlamaGrammar
 from sqale_edge.llama.sequence import LlamaSequence, parse_snapshot
@@ -51,6 +53,7 @@ class LlamaEngine:
         n_threads, n_threads_batch: Threads for decoding and for prefilling.
         n_guessed, n_guesses_right: Tokens that were drafted since loading, and those of them that were drawn then.
         fingerprint: What a snapshot depends on, as text: the model, told apart by samples of its file, and the build.
+        state_key: See `Engine`. None where the model's file changed while it was loaded, or libraries are not found.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class LlamaEngine:
     ) -> None:
         start = time.perf_counter()
         self._settings = settings or EngineSettings()
+        file = identify_file(Path(path))
         self._model = LlamaModel(Path(path), self._settings, on_progress=on_progress)
         # Guards abort flag and sequences against `cancel`, which a signal handler may call in this thread.
         self._lock = threading.RLock()
@@ -77,6 +81,7 @@ class LlamaEngine:
         self._batch = llama_cpp.llama_batch_init(self._settings.n_batch, 0, 1)
         self.info = self._model.describe(self._settings.n_ctx, self._settings.n_sequences)
         self.fingerprint = self._make_fingerprint()
+        self.state_key = self._make_state_key(file) if file == identify_file(Path(path)) else None
         self.load_s = time.perf_counter() - start
 
     def _make_context(self) -> Any:
@@ -113,6 +118,13 @@ class LlamaEngine:
         build = f"{llama_cpp.__version__}/{(llama_cpp.llama_version() or b'').decode()}"
         name, digest = model.metadata.get("general.name"), sample_digest(model.path)
         return f"{name}, {description}, {n_params} parameters in {size} bytes ({digest}), llama-cpp-python {build}"
+
+    def _make_state_key(self, file: FileIdentity | None) -> str | None:
+        """All settings count: sums depend on sizes of batches, and on threads where a batch is a single token."""
+        settings = dataclasses.asdict(self._settings)
+        threads_used = [self.n_threads, self.n_threads_batch]
+        build = identify_build()
+        return json.dumps([self.fingerprint, file, build, settings, threads_used]) if file and build else None
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
@@ -161,25 +173,16 @@ class LlamaEngine:
 
     def restore(self, snapshot: bytes) -> LlamaSequence:
         """See `Engine`."""
-        header, logits, state = parse_snapshot(snapshot, self.fingerprint)
-        if len(header["tokens"]) >= self.info.n_ctx:
-            raise ContextOverflowError(
-                f"the snapshot has {len(header['tokens'])} tokens, the context holds {self.info.n_ctx}"
-            )
-        temperature, top_k, top_p = header["sampling"]
-        chosen = SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p)
-        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
-        with self._working():
-            sequence = self.new_sequence(header["seed"], chosen)
-            if header["n_evaluated"] and not llama_cpp.llama_state_seq_set_data(
-                self._context, buffer, len(state), sequence.seq_id
-            ):
-                sequence.close()
-                raise ModelError("llama.cpp does not accept the snapshot's state")
-        sequence.take_over(header["tokens"], header["n_evaluated"], logits)
+        parsed = parse_snapshot(snapshot, self.fingerprint)
+        sequence = self.new_sequence(parsed.seed, parsed.sampling)
+        try:
+            sequence.put(parsed)
+        except BaseException:
+            sequence.close()
+            raise
         return sequence
 
-    def read_state(self, sequence: LlamaSequence) -> bytes:
+    def read_state(self, sequence: LlamaSequence) -> memoryview:
         """KV cache and recurrent state of `sequence`, in llama.cpp's own form."""
         with self._working():
             self._take_back_guesses()
@@ -188,7 +191,21 @@ class LlamaEngine:
             n_written = llama_cpp.llama_state_seq_get_data(self._context, buffer, size, sequence.seq_id)
         if n_written != size:
             raise ModelError(f"llama.cpp wrote {n_written} bytes of a state of {size}")
-        return bytes(buffer)
+        return memoryview(buffer).cast("B")
+
+    def write_state(self, sequence: LlamaSequence, state: memoryview) -> None:
+        """Let `sequence`, which is empty, have what `read_state` gave; it is empty still where that fails.
+
+        llama.cpp checks sizes and types, not values: only bytes that have passed a checksum belong here.
+        """
+        data = np.frombuffer(state, np.uint8)
+        pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        with self._working():
+            self._take_back_guesses()
+            n_read = llama_cpp.llama_state_seq_set_data(self._context, pointer, len(data), sequence.seq_id)
+            if not n_read or n_read != len(data):
+                llama_cpp.llama_memory_seq_rm(self._memory, sequence.seq_id, _WHOLE, _WHOLE)
+                raise ModelError("llama.cpp does not accept the snapshot's state")
 
     def copy_state(self, source: LlamaSequence, target: LlamaSequence) -> None:
         """Let `target`, which is empty, have the KV cache and recurrent state of `source`."""

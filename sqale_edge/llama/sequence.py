@@ -6,6 +6,7 @@ what follows.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 import time
@@ -15,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sqale_edge.engine import Decoding, Prefill
-from sqale_edge.errors import ModelError
+from sqale_edge.errors import ContextOverflowError, ModelError
 from sqale_edge.llama import sampling
 from sqale_edge.llama.drafts import PromptLookup
+from sqale_edge.settings import SamplingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sqale_edge.engine import Grammar
     from sqale_edge.llama.engine import LlamaEngine
-    from sqale_edge.settings import SamplingSettings
+    from sqale_edge.llama.sampling import Logits
 
 _MAGIC = b"SQALEEDGE-SEQUENCE-1\n"
 _HEADER = struct.Struct("<QI")  # bytes of the JSON header, CRC-32 of everything after this
@@ -142,6 +144,23 @@ class LlamaSequence:
         self.n_evaluated = n_evaluated
         self.logits = None if logits is None else logits.copy()
 
+    def load(self, snapshot: bytes) -> None:
+        """Take over log and state of `snapshot`; see `TokenSequence`."""
+        self.put(parse_snapshot(snapshot, self._engine.fingerprint))
+
+    def put(self, snapshot: Snapshot) -> None:
+        """The same, with a snapshot that was read before."""
+        self.check_usable()
+        if self._tokens:
+            raise ModelError(f"a sequence of {len(self._tokens)} tokens cannot take over a snapshot: it is not empty")
+        if len(snapshot.tokens) >= self._engine.info.n_ctx:
+            raise ContextOverflowError(
+                f"the snapshot has {len(snapshot.tokens)} tokens, the context holds {self._engine.info.n_ctx}"
+            )
+        if snapshot.n_evaluated:
+            self._engine.write_state(self, snapshot.state)
+        self.take_over(snapshot.tokens, snapshot.n_evaluated, snapshot.logits)
+
     def snapshot(self) -> bytes:
         """Everything that `LlamaEngine.restore` needs, with a checksum."""
         self.check_usable()
@@ -154,8 +173,15 @@ class LlamaSequence:
             "n_logits": 0 if self.logits is None else len(self.logits),
         }
         head = json.dumps(header).encode()
-        body = head + (b"" if self.logits is None else self.logits.tobytes()) + self._engine.read_state(self)
-        return _MAGIC + _HEADER.pack(len(head), zlib.crc32(body)) + body
+        parts: list[bytes | memoryview] = [
+            head,
+            b"" if self.logits is None else self.logits.tobytes(),
+            self._engine.read_state(self),
+        ]
+        checksum = 0
+        for part in parts:
+            checksum = zlib.crc32(part, checksum)
+        return b"".join([_MAGIC, _HEADER.pack(len(head), checksum), *parts])
 
     def close(self) -> None:
         """Give the place back."""
@@ -172,10 +198,22 @@ class LlamaSequence:
             raise ModelError("the sequence is closed")
 
 
-def parse_snapshot(snapshot: bytes, fingerprint: str) -> tuple[dict[str, Any], sampling.Logits | None, bytes]:
-    """The header, logits and state of a snapshot.
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """What a snapshot holds: see `LlamaSequence`. `state` is KV cache and recurrent state in llama.cpp's own form."""
 
-    Raises ModelError where it is damaged or of another model, build or setting.
+    tokens: list[int]
+    n_evaluated: int
+    seed: int
+    sampling: SamplingSettings
+    logits: Logits | None
+    state: memoryview
+
+
+def parse_snapshot(snapshot: bytes, fingerprint: str) -> Snapshot:
+    """What is in the bytes of a snapshot.
+
+    Raises ModelError where they are damaged, or of another model or build.
     """
     if not snapshot.startswith(_MAGIC) or len(snapshot) < len(_MAGIC) + _HEADER.size:
         raise ModelError("these bytes are not a snapshot of a sequence")
@@ -187,5 +225,12 @@ def parse_snapshot(snapshot: bytes, fingerprint: str) -> tuple[dict[str, Any], s
     if header["model"] != fingerprint:
         raise ModelError(f"the snapshot is of another model or build: {header['model']!r}, loaded is {fingerprint!r}")
     n_logits = header["n_logits"]
-    logits = np.frombuffer(body, np.float32, n_logits, offset=n_head).copy() if n_logits else None
-    return header, logits, bytes(body[n_head + 4 * n_logits :])
+    temperature, top_k, top_p = header["sampling"]
+    return Snapshot(
+        tokens=header["tokens"],
+        n_evaluated=header["n_evaluated"],
+        seed=header["seed"],
+        sampling=SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p),
+        logits=np.frombuffer(body, np.float32, n_logits, offset=n_head).copy() if n_logits else None,
+        state=body[n_head + 4 * n_logits :],
+    )

@@ -139,6 +139,36 @@ def test_a_snapshot_survives_a_restart(qwen_gguf, engine):
     other.close()
 
 
+def test_a_loaded_snapshot_goes_on_with_the_sequences_own_seed(engine):
+    """Log and state are the snapshot's, seed and sampling settings the sequence's."""
+    origin = engine.new_sequence(1, GREEDY)
+    origin.append(prompt_of(engine))
+    snapshot = origin.snapshot()
+    loaded = engine.new_sequence(2, SAMPLED)
+    before = engine.count_evaluated()
+    loaded.load(snapshot)
+    assert (loaded.tokens, engine.count_evaluated()) == (origin.tokens, before)
+    fresh = engine.new_sequence(2, SAMPLED)
+    fresh.append(prompt_of(engine))
+    assert decode(loaded, 16) == decode(fresh, 16)
+    with pytest.raises(ModelError, match="not empty"):
+        fresh.load(snapshot)
+
+
+def test_a_state_that_llama_cpp_refuses_leaves_the_sequence_empty(engine):
+    """Half a state, a state and a half, none: the sequence can be used as if nothing had been tried."""
+    origin = engine.new_sequence(0, GREEDY)
+    origin.append(prompt_of(engine))
+    expected = decode(origin, 8)
+    state = bytes(engine.read_state(origin))
+    sequence = engine.new_sequence(0, GREEDY)
+    for bad in (state[: len(state) // 2], state + state[:100], b"", bytes(len(state))):
+        with pytest.raises(ModelError, match="does not accept"):
+            engine.write_state(sequence, memoryview(bad))
+    sequence.append(prompt_of(engine))
+    assert decode(sequence, 8) == expected
+
+
 DAMAGES = {
     "a flipped bit": (
         lambda good: good[: len(good) // 2] + bytes([good[len(good) // 2] ^ 1]) + good[len(good) // 2 + 1 :],
