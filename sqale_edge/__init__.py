@@ -16,7 +16,7 @@ from sqale_edge.agent import Agent, Request
 from sqale_edge.database import Database
 from sqale_edge.episode import Episode, Event, ToolCall, ToolResult
 from sqale_edge.errors import SqaleEdgeError
-from sqale_edge.settings import EngineSettings, EpisodeLimits, SamplingSettings
+from sqale_edge.settings import EngineSettings, EpisodeLimits, PrefixSettings, SamplingSettings
 from sqale_edge.tools import Toolbox
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless the program that embeds us says otherwise
@@ -28,6 +28,7 @@ __all__ = [
     "Episode",
     "EpisodeLimits",
     "Event",
+    "PrefixSettings",
     "Request",
     "SamplingSettings",
     "SqaleEdgeError",

@@ -16,9 +16,17 @@ from sqale_edge.exclusive import Exclusive
 from sqale_edge.grammar import tool_call_grammar
 from sqale_edge.loop import EpisodeLoop
 from sqale_edge.models import find_model
+from sqale_edge.prefixes import Prefixes
 from sqale_edge.protocol import Protocol
 from sqale_edge.running import Running
-from sqale_edge.settings import EngineSettings, EpisodeLimits, SamplingSettings, check_seed, require
+from sqale_edge.settings import (
+    EngineSettings,
+    EpisodeLimits,
+    PrefixSettings,
+    SamplingSettings,
+    check_seed,
+    require,
+)
 from sqale_edge.tools import TOOLS, Toolbox
 
 if TYPE_CHECKING:
@@ -68,6 +76,7 @@ class Agent:
         engine: A loaded model; `close` closes it.
         sampling: How tokens are drawn; None takes the model's own settings.
         limits: What one question may cost.
+        prefixes: What is kept of a prompt for the next question and the next start.
         load_s: Seconds that loading took, for the records.
         notes: What a person should know about the model; every episode has them.
 
@@ -84,16 +93,18 @@ class Agent:
         *,
         sampling: SamplingSettings | None = None,
         limits: EpisodeLimits | None = None,
+        prefixes: PrefixSettings | None = None,
         load_s: float = 0.0,
         notes: Sequence[str] = (),
     ) -> None:
-        _check_parts(sampling, limits)
+        _check_parts(sampling, limits, prefixes)
         self.engine = engine
         self.limits = limits or EpisodeLimits()
         self._sampling = sampling
         self._load_s = load_s
         self._notes = notes
         self._protocol = Protocol(engine.info)
+        self._prefixes = Prefixes(engine, self._protocol, prefixes or PrefixSettings())
         self._grammar = engine.compile_grammar(tool_call_grammar(TOOLS))
         # Held for one event at a time, never while a caller has the stream: who reads it may change, or go away.
         self._work = Exclusive(self._free)
@@ -109,6 +120,7 @@ class Agent:
         settings: EngineSettings | None = None,
         sampling: SamplingSettings | None = None,
         limits: EpisodeLimits | None = None,
+        prefixes: PrefixSettings | None = None,
         on_progress: Callable[[float], bool] | None = None,
     ) -> Self:
         """The agent with the model in a GGUF file.
@@ -118,6 +130,7 @@ class Agent:
             settings: How the model is loaded; the defaults are `EngineSettings.from_environment()`.
             sampling: As for `Agent`; the defaults are the model's own, with `SQALE_EDGE_*` over them.
             limits: As for `Agent`; the defaults are `EpisodeLimits.from_environment()`.
+            prefixes: As for `Agent`; the defaults are `PrefixSettings.from_environment()`.
             on_progress: Called with the share that is loaded, from 0 to 1, in this thread; returning False stops
                 loading, and so does what it raises, which is raised here.
 
@@ -134,13 +147,16 @@ class Agent:
         require(_is_path(model), "model", model, "the path of a file")
         require(settings is None or isinstance(settings, EngineSettings), "settings", settings, "an EngineSettings")
         require(on_progress is None or callable(on_progress), "on_progress", on_progress, "a function")
-        _check_parts(sampling, limits)
+        _check_parts(sampling, limits, prefixes)
         limits = limits or EpisodeLimits.from_environment()
+        prefixes = prefixes or PrefixSettings.from_environment()
         file = find_model(model)
         engine = LlamaEngine(file.path, settings or EngineSettings.from_environment(), on_progress=on_progress)
         try:
             sampling = sampling or engine.info.sampling.with_environment()
-            return cls(engine, sampling=sampling, limits=limits, load_s=engine.load_s, notes=file.notes)
+            return cls(
+                engine, sampling=sampling, limits=limits, prefixes=prefixes, load_s=engine.load_s, notes=file.notes
+            )
         except BaseException:
             engine.close()
             raise
@@ -312,6 +328,7 @@ class Agent:
                 sequence=sequence,
                 protocol=self._protocol,
                 grammar=self._grammar,
+                prefixes=self._prefixes,
                 database=database,
                 toolbox=Toolbox(database, query_timeout_s=self.limits.query_timeout_s, should_stop=place.flag.is_set),
                 limits=self.limits,
@@ -373,9 +390,10 @@ class Agent:
         self.close()
 
 
-def _check_parts(sampling: Any, limits: Any) -> None:
+def _check_parts(sampling: Any, limits: Any, prefixes: Any) -> None:
     require(sampling is None or isinstance(sampling, SamplingSettings), "sampling", sampling, "a SamplingSettings")
     require(limits is None or isinstance(limits, EpisodeLimits), "limits", limits, "an EpisodeLimits")
+    require(prefixes is None or isinstance(prefixes, PrefixSettings), "prefixes", prefixes, "a PrefixSettings")
 
 
 def _is_path(value: Any) -> bool:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sqale_edge.database import Database, Table
     from sqale_edge.engine import Decoding, Engine, Grammar, TokenSequence
     from sqale_edge.episode import EndedBy
+    from sqale_edge.prefixes import Prefixes
     from sqale_edge.protocol import Protocol
     from sqale_edge.settings import EpisodeLimits
     from sqale_edge.tools import Toolbox
@@ -79,6 +80,7 @@ class EpisodeLoop:
         sequence: TokenSequence,
         protocol: Protocol,
         grammar: Grammar,
+        prefixes: Prefixes,
         database: Database,
         toolbox: Toolbox,
         limits: EpisodeLimits,
@@ -91,6 +93,7 @@ class EpisodeLoop:
     ) -> None:
         self._engine, self._sequence, self._protocol, self._grammar = engine, sequence, protocol, grammar
         self._database, self._toolbox, self._limits, self._flag = database, toolbox, limits, flag
+        self._prefixes = prefixes
         self._question, self._evidence, self._seed, self._load_s = question, evidence, seed, load_s
         self._started = time.perf_counter()
         self._prefill_s = self._tool_s = 0.0
@@ -118,7 +121,10 @@ class EpisodeLoop:
         if self._table is not None and self._table.has_timed_out:
             limit_s = self._limits.query_timeout_s
             yield self._note(f"the query was stopped after {limit_s:g} s: these are the rows found until then")
-        yield Finished(len(self._turns), self._make_episode(ended_by))
+        episode = self._make_episode(ended_by)
+        if ended_by != "cancelled":
+            self._prefixes.save()
+        yield Finished(len(self._turns), episode)
 
     def _explore_and_answer(self) -> Generator[Event | Decoding, int | None, EndedBy]:
         prompt = self._first_prompt()
@@ -148,10 +154,7 @@ class EpisodeLoop:
     # Prompts.
 
     def _first_prompt(self) -> list[int]:
-        prompt = self._engine.tokenize_pieces(self._protocol.first_prompt(self._question, self._evidence))
-        bos = self._engine.info.bos
-        if bos is not None and prompt[:1] != [bos]:
-            prompt.insert(0, bos)
+        prompt = self._prefixes.tokenize(self._question, self._evidence)
         n_kept = self._n_reserved + self._limits.call_tokens
         if len(prompt) + n_kept > self._n_tokens:
             is_context = self._n_tokens < self._limits.episode_tokens
@@ -209,7 +212,8 @@ class EpisodeLoop:
     ) -> Generator[Event | Decoding, int | None, OpenTurn]:
         """Evaluate `prompt` and let the model write."""
         number = len(self._turns) + 1
-        prefill = self._sequence.append(prompt)
+        is_first = number == 1
+        prefill = self._prefixes.append(self._sequence, prompt) if is_first else self._sequence.append(prompt)
         n_prompt = len(self._sequence.tokens)
         self._prefill_s += prefill.seconds
         yield Prefilled(number, n_prompt, prefill.n_cached, prefill.seconds)

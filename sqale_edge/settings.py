@@ -170,6 +170,24 @@ class EngineSettings(_Settings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PrefixSettings(_Settings):
+    """What is kept of a prompt, so that it need not be evaluated again. Answers are the same either way.
+
+    Attributes:
+        prefix_cache: Keep the state behind the part of the first prompt that all questions share: in memory for the
+            next question, in a file for the next start.
+        prefix_cache_mib: MiB that these files may take together; what was used longest ago goes first. 0 writes none.
+    """
+
+    prefix_cache: bool = True
+    prefix_cache_mib: int = 1024
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require("prefix_cache_mib", 0 <= self.prefix_cache_mib <= 1 << 20, "from 0 to 1048576")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingSettings(_Settings):
     """How a token is drawn, in the reference's order: temperature, then top-k, then top-p.
 

@@ -10,11 +10,20 @@ from plain_llama import write_llama_gguf
 from sqale_edge.convert import convert_checkpoint
 
 from sqale_edge import EngineSettings
+from sqale_edge.cli import main
 from sqale_edge.llama import LlamaEngine
 from sqale_edge.testing import make_shop
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where snapshots are kept: a new folder for each test, and for the processes that it starts."""
+    folder = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("SQALE_EDGE_HOME", str(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +61,15 @@ def warm_up(engine: LlamaEngine) -> None:
 def shop(tmp_path: Path) -> Path:
     """The small shop database."""
     return make_shop(tmp_path / "shop.sqlite")
+
+
+@pytest.fixture
+def run(capsys):
+    """The command line in this process: exit code, stdout, stderr."""
+
+    def run_main(*args):
+        with pytest.raises(SystemExit) as caught:
+            main([str(arg) for arg in args])
+        return (caught.value.code, *capsys.readouterr())
+
+    return run_main

@@ -25,7 +25,6 @@ from terminals import read_terminal
 from sqale_edge import Episode
 from sqale_edge._version import __version__
 from sqale_edge.chat_template import CHATML
-from sqale_edge.cli import main
 from sqale_edge.protocol import BUDGET_KEY, BUDGET_ONE_KEY, LIMIT_KEY, RESULT_KEY, SYSTEM_KEY, USER_KEY
 
 QUESTION = "How many customers are there?"
@@ -81,18 +80,6 @@ def write_submitting_gguf(
 def count_model(tmp_path_factory):
     """Submits the number of customers."""
     return write_submitting_gguf(tmp_path_factory.mktemp("m") / "count.gguf", "SELECT count(*) AS n\nFROM customers")
-
-
-@pytest.fixture
-def run(capsys):
-    """The command line in this process: exit code, stdout, stderr."""
-
-    def run_main(*args):
-        with pytest.raises(SystemExit) as caught:
-            main([str(arg) for arg in args])
-        return (caught.value.code, *capsys.readouterr())
-
-    return run_main
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ ORDER = """
     text_files csv_files json_files column_types imports database
     schema tool_text tools grammar
     exclusive engine batch llama models
-    rendering chat_template replies protocol turn loop running agent vote
+    rendering chat_template replies protocol prefix_files prefixes turn loop running agent vote
     testing sample_shop convert benchmarks cli
 """.split()  # noqa: SIM905 - a line for each layer
 HEAVY = {"llama_cpp", "numpy", "huggingface_hub", "gguf"}

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from sqale_edge import EngineSettings, EpisodeLimits, SamplingSettings
+from sqale_edge import EngineSettings, EpisodeLimits, PrefixSettings, SamplingSettings
 from sqale_edge.errors import SettingsError
 
 # (settings, field, the values at both ends that are allowed, values that are not)
@@ -23,6 +23,8 @@ RANGES = [
     (EngineSettings, "use_mmap", [False, True], [0, "yes"]),
     (EngineSettings, "n_draft", [0, 63], [-1, 64, 1.5, None]),
     (EngineSettings, "check_memory", [True, False], [0, 1, None, "yes"]),
+    (PrefixSettings, "prefix_cache", [False, True], [1, "no", None]),
+    (PrefixSettings, "prefix_cache_mib", [0, 1 << 20], [-1, (1 << 20) + 1, 0.5, True, None]),
     (SamplingSettings, "temperature", [0, 0.0, 10], [-0.1, 10.1, math.nan, math.inf, "0.6", None]),
     (SamplingSettings, "top_k", [0, 1 << 20], [-1, (1 << 20) + 1, 20.0]),
     (SamplingSettings, "top_p", [1e-9, 1], [0, 1.1, math.nan]),
@@ -74,7 +76,7 @@ def test_numbers_that_are_none_are_out_of_every_range(value):
         SamplingSettings(temperature=value)
 
 
-@pytest.mark.parametrize("kind", [EngineSettings, SamplingSettings, EpisodeLimits])
+@pytest.mark.parametrize("kind", [EngineSettings, PrefixSettings, SamplingSettings, EpisodeLimits])
 def test_every_field_is_in_the_table(kind):
     """A new setting needs a row above."""
     tested = {field for other, field, _, _ in RANGES if other is kind}
@@ -106,6 +108,8 @@ VARIABLES = [
     (EngineSettings, "gpu_layers", "12", 12),
     (EngineSettings, "use_mmap", "1", True),
     (EngineSettings, "use_mmap", "No", False),
+    (PrefixSettings, "prefix_cache", "0", False),
+    (PrefixSettings, "prefix_cache_mib", "256", 256),
     (SamplingSettings, "temperature", "0", 0.0),
     (SamplingSettings, "top_p", "0.5", 0.5),
     (EpisodeLimits, "timeout_s", "2.5", 2.5),
