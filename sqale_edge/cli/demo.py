@@ -45,7 +45,9 @@ QUESTIONS = (
 )
 @load_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and no trace.")
-def demo(*, output: Path | None, gpu_layers: GpuLayers | None, threads: int | None, as_json: bool) -> int:
+def demo(
+    *, output: Path | None, gpu_layers: GpuLayers | None, threads: int | None, no_prefix_cache: bool, as_json: bool
+) -> int:
     """Write a sample database, a small shop, and ask the demo model a few questions about it.
 
     The demo model is part of this program and nothing is downloaded. It shows how things work; how often it is right is
@@ -60,7 +62,7 @@ def demo(*, output: Path | None, gpu_layers: GpuLayers | None, threads: int | No
     view = Progress(console) if as_json else Trace(console)
     episodes: list[Episode] = []
     try:
-        with contextlib.closing(_ask_all(shop, gpu_layers, threads)) as events:
+        with contextlib.closing(_ask_all(shop, gpu_layers, threads, no_prefix_cache=no_prefix_cache)) as events:
             for event in events:
                 if isinstance(event, Event):
                     view.show(event)
@@ -101,14 +103,16 @@ def _write_shop(output: Path | None) -> Path:
     return path
 
 
-def _ask_all(shop: Path, gpu_layers: GpuLayers | None, threads: int | None) -> Generator[Event | str, None, None]:
+def _ask_all(
+    shop: Path, gpu_layers: GpuLayers | None, threads: int | None, *, no_prefix_cache: bool
+) -> Generator[Event | str, None, None]:
     """The model's label, then each question, as a text, and what happens while it is answered."""
     from sqale_edge.models import DEMO, find_model  # noqa: PLC0415 - keeps --help light
     from sqale_edge.settings import EngineSettings, EpisodeLimits  # noqa: PLC0415
 
     # So small a model gains nothing from a second thread, and loses much where other programs compute.
     settings = EngineSettings.from_environment(gpu_layers=gpu_layers, threads=threads or 1)
-    session = Session(DEMO, settings, EpisodeLimits.from_environment())
+    session = Session(DEMO, settings, EpisodeLimits.from_environment(), no_prefix_cache=no_prefix_cache)
 
     labels = [Noted(1, note) for note in find_model(DEMO).notes]
 

@@ -22,15 +22,17 @@ _MIB = 1 << 20
     show_envvar=True,
     help="A GGUF file, or demo: say what it is and how much memory it will take.",
 )
+@click.option("--clear-prefix-cache", is_flag=True, help="Delete the prefix snapshots of all models first.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def doctor(*, model: str | None, as_json: bool) -> None:
-    """Show the installed build, this machine, and the memory that a model needs before it is loaded.
+def doctor(*, model: str | None, clear_prefix_cache: bool, as_json: bool) -> None:
+    """Show the build, this machine, the prefix cache, and the memory that a model needs before it is loaded.
 
     \b
     Example:
       sqale-edge doctor --model model.gguf
     """
     report = _describe_machine()
+    report["prefix_cache"] = _describe_prefix_cache(is_to_be_cleared=clear_prefix_cache)
     if model is not None:
         report["model"] = _describe_model(model, report["machine"]["available_memory_bytes"])
     if as_json:
@@ -69,6 +71,24 @@ def _describe_machine() -> dict[str, dict[str, Any]]:
             "threads_prefill": n_threads_batch,
             "available_memory_bytes": available_memory(),
         },
+    }
+
+
+def _describe_prefix_cache(*, is_to_be_cleared: bool) -> dict[str, Any]:
+    from sqale_edge.prefix_files import PrefixFiles, default_folder  # noqa: PLC0415
+    from sqale_edge.settings import PrefixSettings  # noqa: PLC0415
+
+    settings = PrefixSettings.from_environment()
+    folder = default_folder()
+    report: dict[str, Any] = {"is_on": settings.prefix_cache, "folder": None if folder is None else str(folder)}
+    files = PrefixFiles(folder, settings.prefix_cache_mib * _MIB) if folder else None
+    if files and is_to_be_cleared:
+        files.clear()
+    n_snapshots, n_bytes = files.measure() if files else (0, 0)
+    return report | {
+        "snapshots": n_snapshots,
+        "size_bytes": n_bytes,
+        "limit_bytes": settings.prefix_cache_mib * _MIB,
     }
 
 

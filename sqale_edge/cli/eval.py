@@ -127,6 +127,7 @@ def eval(  # noqa: A001 - the command's name
     votes: int,
     gpu_layers: GpuLayers | None,
     threads: int | None,
+    no_prefix_cache: bool,
     as_json: bool,
     report: Path | None,
     overwrite: bool,
@@ -153,7 +154,16 @@ def eval(  # noqa: A001 - the command's name
     if model:
         files = [output or Path(f"{questions.stem}.{Path(model).stem}.jsonl")]
         loading = {"n_sequences": votes if votes > 1 else parallel, "gpu_layers": gpu_layers, "threads": threads}
-        ask_model(model, everything, chosen, files[0], seed=seed, n_votes=votes, loading=loading)
+        ask_model(
+            model,
+            everything,
+            chosen,
+            files[0],
+            seed=seed,
+            n_votes=votes,
+            loading=loading,
+            no_prefix_cache=no_prefix_cache,
+        )
     given = [_read(file, everything, predictions_form) for file in files]
     all_rules = benchmarks.choose_rules(chosen[0].form, rules)
     outcomes = score(chosen, [one.sql for one in given], all_rules, timeout)

@@ -32,6 +32,7 @@ def ask_model(
     seed: int,
     n_votes: int,
     loading: Mapping[str, Any],
+    no_prefix_cache: bool,
 ) -> None:
     """Ask `chosen`, and put the answers into the results file `output`; those that are there are not asked again.
 
@@ -42,7 +43,7 @@ def ask_model(
     from sqale_edge.settings import EngineSettings, EpisodeLimits  # noqa: PLC0415 - keeps --help light
 
     settings = EngineSettings.from_environment(**loading)
-    session = Session(model, settings, EpisodeLimits.from_environment())
+    session = Session(model, settings, EpisodeLimits.from_environment(), no_prefix_cache=no_prefix_cache)
     n_kept: int | None = None
 
     def is_stopped() -> bool:

@@ -34,6 +34,11 @@ def load_options(command: F) -> F:
             help="CPU threads. [default: the cores that this process may use; one in `demo`]",
         ),
         click.option("--gpu-layers", type=_GpuLayersType(), help="Layers to offload to a GPU. [default: auto]"),
+        click.option(
+            "--no-prefix-cache",
+            is_flag=True,
+            help="Evaluate what all questions share anew, and keep nothing of it; the answers are the same.",
+        ),
     ):
         command = option(command)
     return command
