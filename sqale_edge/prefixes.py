@@ -61,13 +61,13 @@ class Prefixes:
         return prompt
 
     def append(self, sequence: TokenSequence, prompt: Sequence[int]) -> Prefill:
-        """Put the first prompt into `sequence`, which is empty; as `TokenSequence.append`.
+        """Put the first prompt into `sequence`, or what is missing of it there; as `TokenSequence.append`.
 
         What came from a snapshot counts as cached.
         """
         start = time.perf_counter()
         shared = self._find_shared()
-        if not shared or list(prompt[: len(shared)]) != shared:
+        if not shared or len(sequence.tokens) or list(prompt[: len(shared)]) != shared:
             return sequence.append(prompt)
         n_cached = len(shared) if self._restore(sequence) else 0
         if not n_cached:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from checkpoints import write_checkpoint
 from sqale_edge.convert import convert_checkpoint
+from turns import decided
 
-from sqale_edge import Agent, EngineSettings, EpisodeLimits, PrefixSettings
+from sqale_edge import Agent, EngineSettings, EpisodeLimits, PrefixSettings, Request
 from sqale_edge.episode import Finished, Prefilled
 from sqale_edge.errors import Cancelled, SettingsError
 from sqale_edge.llama import LlamaEngine
@@ -23,6 +24,7 @@ from sqale_edge.prefix_files import PrefixFiles
 from sqale_edge.prefixes import Prefixes
 from sqale_edge.protocol import SYSTEM_KEY, USER_KEY, Protocol
 from sqale_edge.testing import ScriptedEngine
+from sqale_edge.vote import stream_vote
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,12 +88,6 @@ def ask_agent(agent, database, *, question=QUESTION, seed=3, evidence=None):
     return episode
 
 
-def decided(episode):
-    """The turns as the model wrote them; what was cached for them may differ."""
-    usage = {"n_cached": 0, "n_evaluated": 0}
-    return [dataclasses.replace(turn, usage=dataclasses.replace(turn.usage, **usage)) for turn in episode.turns]
-
-
 def snapshot_files(home) -> list[Path]:
     return sorted((home / "prefixes").glob("*")) if (home / "prefixes").exists() else []
 
@@ -126,6 +122,24 @@ def test_an_episode_is_the_same_without_a_snapshot_and_from_memory_and_from_a_fi
     assert cached == [0, 0, len(shared), len(shared)]
     for engine in engines:
         engine.close()
+
+
+def test_votes_and_many_questions_are_the_same_too(qwen_gguf, shop):
+    """Several sequences in one batch: a vote's prompt is restored once and forked, many questions' each for itself."""
+    outcomes = []
+    for settings in (OFF, PrefixSettings(), PrefixSettings()):
+        engine = RecordingEngine(qwen_gguf, EngineSettings(n_ctx=2048, n_sequences=3, threads=1))
+        agent = Agent(engine, limits=LIMITS, prefixes=settings)
+        *_, vote = stream_vote(agent, Request(QUESTION, shop, seed=3), 3)
+        many = dict(agent.run_many([Request(question, shop) for question in (QUESTION, "Who?", "What?", "When?")]))
+        outcomes.append([decided(episode) for _, episode in sorted(many.items())])
+        outcomes[-1] += [decided(vote.candidates[number]) for number in sorted(vote.candidates)]
+        cached = [vote.candidates[number].turns[0].usage.n_cached for number in sorted(vote.candidates)]
+        assert cached[1:] == [vote.candidates[0].turns[0].usage.n_prompt] * 2
+        is_kept = [episode.turns[0].usage.n_cached > 0 for _, episode in sorted(many.items())]
+        assert (is_kept, cached[0] > 0) == ([settings.prefix_cache] * 4, len(outcomes) == 3)
+        agent.close()
+    assert outcomes[0] == outcomes[1] == outcomes[2]
 
 
 def test_little_of_a_long_prompt_is_evaluated_after_a_restart(qwen_gguf, shop):

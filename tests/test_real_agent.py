@@ -5,12 +5,12 @@ A random model writes nonsense, but the grammar, the counts and the log must be 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sqlite3
 import threading
 
 import pytest
+from turns import decided
 
 from sqale_edge import Agent, EngineSettings, EpisodeLimits, SamplingSettings
 from sqale_edge.engine import Piece
@@ -60,12 +60,6 @@ def run(agent, database, *, seed=0, question=QUESTION):
     events = list(agent.stream(question, database, seed=seed))
     assert isinstance(events[-1], Finished)
     return events, events[-1].episode
-
-
-def decided(episode):
-    """The turns as the model wrote them; what was cached for them may differ."""
-    usage = {"n_cached": 0, "n_evaluated": 0}
-    return [dataclasses.replace(turn, usage=dataclasses.replace(turn.usage, **usage)) for turn in episode.turns]
 
 
 def test_only_new_tokens_are_evaluated_in_every_turn(agent, watched, shop):
