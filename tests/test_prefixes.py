@@ -49,8 +49,8 @@ class RecordingEngine(LlamaEngine):
         warm_up.close()
         self.logits.clear()
 
-    def evaluate(self, sequences):
-        super().evaluate(sequences)
+    def evaluate(self, sequences, n_guesses=0):
+        super().evaluate(sequences, n_guesses)
         self.logits |= {tuple(sequence.tokens): sequence.logits.tobytes() for sequence in sequences}
 
 
@@ -63,7 +63,10 @@ def quantized_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def open_engine(name, request, **options):
-    """A hybrid, a quantized hybrid, a dense model, or the demo model with a prompt that is worth keeping."""
+    """A hybrid, also quantized or drafting, a dense model, or the demo model with a prompt that is worth keeping."""
+    if name.startswith("drafting "):
+        options["settings"] = dataclasses.replace(SETTINGS, n_draft=4)
+        name = name.removeprefix("drafting ")
     if name == "demo":
         return RecordingEngine(find_model("demo").path, text={SYSTEM_KEY: LONG_PROMPT}, **options)
     return RecordingEngine(request.getfixturevalue(f"{name}_gguf"), **options)
@@ -76,7 +79,8 @@ def ask(engine, database, *, question=QUESTION, prefixes=None, seed=3, evidence=
 
 
 def ask_agent(agent, database, *, question=QUESTION, seed=3, evidence=None):
-    before = agent.engine.count_evaluated()
+    engine = agent.engine
+    before = engine.count_evaluated() - (engine.n_guessed - engine.n_guesses_right)
     events = list(agent.stream(question, database, evidence, seed=seed))
     episode = events[-1].episode
     first = next(event for event in events if isinstance(event, Prefilled))
@@ -84,7 +88,8 @@ def ask_agent(agent, database, *, question=QUESTION, seed=3, evidence=None):
     assert (first.n_prompt, first.n_cached) == (usage.n_prompt, usage.n_cached)
     assert usage.n_prompt == usage.n_cached + usage.n_evaluated
     n_log = episode.turns[-1].usage.n_prompt + episode.turns[-1].usage.n_decoded + episode.turns[-1].usage.n_forced
-    assert agent.engine.count_evaluated() - before in (n_log - usage.n_cached, n_log - usage.n_cached - 1)
+    n_evaluated = engine.count_evaluated() - (engine.n_guessed - engine.n_guesses_right) - before
+    assert n_evaluated in (n_log - usage.n_cached, n_log - usage.n_cached - 1)
     return episode
 
 
@@ -100,7 +105,7 @@ def messages(caplog) -> list[str]:
 # The same answer, sooner.
 
 
-@pytest.mark.parametrize("model", ["qwen", "quantized", "llama", "demo"])
+@pytest.mark.parametrize("model", ["qwen", "quantized", "llama", "demo", "drafting qwen"])
 def test_an_episode_is_the_same_without_a_snapshot_and_from_memory_and_from_a_file(model, request, home, shop):
     """Token for token, and each logit to the last bit; what is counted as cached was not evaluated."""
     engines = [open_engine(model, request) for _ in range(3)]
@@ -339,6 +344,7 @@ OTHERS = {
     "gpu_layers": "off",
     "use_mmap": True,
     "check_memory": False,
+    "n_draft": 4,
 }
 
 
