@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from sqale_edge.errors import ConversionError
+from sqale_edge.new_files import move_to_free_name, write_to_disk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,12 +42,12 @@ def move_into_place(moves: Sequence[Move], *, overwrite: bool) -> None:
     with contextlib.ExitStack() as undo:
         for number, (source, target) in enumerate(moves):
             try:
-                _write_to_disk(source)
+                write_to_disk(source)
                 _prepare_undo(undo, source, target, source.parent / f"replaced-{number}")
                 if overwrite:
                     source.replace(target)
                 else:
-                    _move_to_free_name(source, target)
+                    move_to_free_name(source, target)
             except FileExistsError as error:
                 raise name_taken(target) from error
             except OSError as error:
@@ -62,11 +62,6 @@ def name_taken(target: Path) -> ConversionError:
     return ConversionError(
         f"{str(target)!r} exists already", path=target, hint="choose another name, or overwrite it with --overwrite"
     )
-
-
-def _write_to_disk(path: Path) -> None:
-    with path.open("r+b") as file:
-        os.fsync(file.fileno())
 
 
 def _prepare_undo(undo: contextlib.ExitStack, source: Path, target: Path, kept: Path) -> None:
@@ -84,24 +79,6 @@ def _prepare_undo(undo: contextlib.ExitStack, source: Path, target: Path, kept: 
         except OSError:
             return
     undo.callback(_take_back, source.stat(), target, kept if is_there else None)
-
-
-def _move_to_free_name(source: Path, target: Path) -> None:
-    """`source.rename(target)`, with a FileExistsError instead of a replaced file."""
-    if sys.platform == "win32":
-        source.rename(target)  # refuses there by itself
-        return
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        raise
-    except OSError:  # each file system without hard links has its own error for that
-        target.open("xb").close()
-        try:
-            source.replace(target)
-        except BaseException:
-            target.unlink()
-            raise
 
 
 def _take_back(new: os.stat_result, target: Path, kept: Path | None) -> None:
