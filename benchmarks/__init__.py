@@ -13,7 +13,7 @@ print(summarize(outcomes, rules)["strict"]["accuracy"])
 
 from .analysis import analyze
 from .asking import ask_questions, describe_run
-from .predictions import Predictions, read_predictions, write_predictions
+from .predictions import Predictions, read_predictions
 from .question import GoldTable, Question
 from .questions import read_questions, sample
 from .report import Judged, write_report
@@ -21,7 +21,8 @@ from .report_folder import check_folder
 from .results_file import Answer, Results, ResultsFile, Run, read_results
 from .rules import choose_rules
 from .scoring import Outcome, score
-from .summary import compare, summarize
+from .submissions import write_predictions
+from .summary import compare, count_pairs, summarize
 
 __all__ = [
     "Answer",
@@ -38,6 +39,7 @@ __all__ = [
     "check_folder",
     "choose_rules",
     "compare",
+    "count_pairs",
     "describe_run",
     "read_predictions",
     "read_questions",

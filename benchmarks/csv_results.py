@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import io
+import math
 import re
 from typing import TYPE_CHECKING
 
-from sqale_edge.errors import SqaleEdgeError
+from sqale_edge.errors import BenchmarkError
 
-from .files import read_text
+from .files import parse_csv, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,37 +17,45 @@ if TYPE_CHECKING:
 
     from sqale_edge.episode import Cell, Row
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d+)?")  # possessive: cells can be long
+_MAX_DIGITS = 400  # a longer whole number is no float, or begins with zeros
 
 
 def read_result(path: Path) -> tuple[Row, ...]:
-    """The rows under the header of a CSV file, typed by `untyped`. Raises SqaleEdgeError."""
+    """The rows under the header of a CSV file, typed by `untyped`. Raises BenchmarkError."""
     try:
-        rows = list(csv.reader(io.StringIO(read_text(path), newline=""), strict=True))
+        rows = list(parse_csv(read_text(path)))
     except csv.Error as error:
-        raise SqaleEdgeError(f"{str(path)!r} is not valid CSV: {error}") from error
+        raise BenchmarkError(f"{str(path)!r} is not valid CSV: {error}", path=path) from error
     n_columns = len(rows[0]) if rows else 0
     filled = [row if row or n_columns != 1 else [""] for row in rows[1:]]  # NULL in a single column is an empty line
     if any(len(row) != n_columns for row in filled):
-        raise SqaleEdgeError(f"{str(path)!r} has rows that are not as long as its header")
+        raise BenchmarkError(f"{str(path)!r} has rows that are not as long as its header", path=path)
     return untyped(filled)
 
 
 def untyped(rows: Iterable[Sequence[Cell]]) -> tuple[Row, ...]:
-    """Rows as they come back from a CSV file: a column of numbers has numbers, any other has text, nothing is NULL."""
+    """Rows as they come back from a CSV file: a column of numbers has numbers, any other has text, nothing is NULL.
+
+    A column with a number that is too great for a float is text: as a number it would be equal to others.
+    """
     columns = zip(*rows, strict=True)
     return tuple(zip(*map(_untyped_column, columns), strict=True))
 
 
 def _untyped_column(cells: Iterable[Cell]) -> list[Cell]:
     texts = [_show(cell) for cell in cells]
-    if all(_NUMBER.fullmatch(text) for text in texts if text):
+    if all(_is_number(text) for text in texts if text):
         return [_number(text) if text else None for text in texts]
     return [text or None for text in texts]
 
 
+def _is_number(text: str) -> bool:
+    return bool(_NUMBER.fullmatch(text)) and math.isfinite(float(text))
+
+
 def _number(text: str) -> float:
-    return int(text) if text.lstrip("+-").isdigit() else float(text)
+    return int(text) if len(text) <= _MAX_DIGITS and text.lstrip("+-").isdigit() else float(text)
 
 
 def _show(cell: Cell) -> str:

@@ -20,9 +20,10 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqale_edge.errors import SqaleEdgeError
+from sqale_edge.errors import BenchmarkError
 from sqale_edge.sql_text import tokens
 
+from .files import check_id, clip
 from .question import Question
 
 if TYPE_CHECKING:
@@ -33,16 +34,26 @@ if TYPE_CHECKING:
 NO_ANSWER = "null"
 """What EHRSQL writes for a question that cannot be answered, in gold and in predictions."""
 
+_MAX_GOLDS = 1_000  # of one question, each of which is run
+_MAX_NAMES = 6  # that a message lists
+
+
+def as_answer(sql: str | None) -> str | None:
+    """SQL as it was predicted; None for what says that there is no answer."""
+    return None if sql is None or sql.strip() in ("", NO_ANSWER) else sql
+
 
 def detect_form(path: Path, record: Record) -> str:
-    """The form that a file's first record has. Raises SqaleEdgeError if it is none of them."""
+    """The form that a file's first record has. Raises BenchmarkError if it is none of them."""
     for form, names in _MARKS.items():
         if names <= record.keys():
             return form
     if record.keys() == {"id", "question"}:
         return "ehrsql2024"
-    raise SqaleEdgeError(
-        f"{str(path)!r} has questions of no known form: their fields are {', '.join(map(repr, record))}",
+    found = ", ".join(map(clip, itertools.islice(record, _MAX_NAMES)))
+    raise BenchmarkError(
+        f"{str(path)!r} has questions of no known form: their fields are {found}",
+        path=path,
         hint="see docs/accuracy.md for the forms that are read, or say which one it is with --form",
     )
 
@@ -60,7 +71,7 @@ _MARKS = {
 
 def _read_bird(record: Record, position: int) -> Question:
     return Question(
-        id=str(record.get("question_id", position)),
+        id=check_id(record.get("question_id", position)),
         db=Path(record["db_id"]),
         question=record["question"],
         golds=_golds(record.get("SQL")),
@@ -78,7 +89,7 @@ def _read_spider(record: Record, position: int) -> Question:
 def _read_ehrsql(record: Record, _position: int) -> Question:
     is_unanswerable = bool(record.get("is_impossible")) or record.get("query") == NO_ANSWER
     return Question(
-        id=str(record["id"]),
+        id=check_id(record["id"]),
         db=Path(record["db_id"]),
         question=record["question"],
         golds=() if is_unanswerable else _golds(record.get("query")),
@@ -88,19 +99,23 @@ def _read_ehrsql(record: Record, _position: int) -> Question:
 
 
 def _read_ehrsql2024(record: Record, _position: int) -> Question:
-    return Question(str(record["id"]), Path("mimic_iv"), record["question"], form="ehrsql2024")
+    return Question(check_id(record["id"]), Path("mimic_iv"), record["question"], form="ehrsql2024")
 
 
 def _read_spider2(record: Record, _position: int) -> Question:
-    return Question(str(record["instance_id"]), Path(record["db"]), record["question"], form="spider2")
+    return Question(check_id(record["instance_id"]), Path(record["db"]), record["question"], form="spider2")
 
 
 def _read_defog(record: Record, position: int) -> Question:
+    golds = itertools.chain.from_iterable(map(_expand, _split(record["query"])))
+    some = list(itertools.islice(golds, _MAX_GOLDS + 1))
+    if len(some) > _MAX_GOLDS:
+        raise ValueError(f"its choices of columns stand for more than {_MAX_GOLDS} statements")
     return Question(
         id=str(position),
         db=Path(record["db_name"]),
         question=record["question"],
-        golds=_golds(*itertools.chain.from_iterable(map(_expand, _split(record["query"])))),
+        golds=_golds(*some),
         evidence=record.get("instructions") or "",
         difficulty=record.get("query_category") or "",
         form="defog",
@@ -112,7 +127,7 @@ def _read_plain(record: Record, _position: int) -> Question:
     if not isinstance(more, (list, tuple)):
         raise TypeError("gold_alternatives is not a list")
     return Question(
-        id=str(record["id"]),
+        id=check_id(record["id"]),
         db=Path(record["db"]),
         question=record["question"],
         golds=_golds(record.get("sql") or record.get("gold_sql"), *more),
@@ -139,7 +154,7 @@ def _golds(*given: Any) -> tuple[str, ...]:
     """Those that are there, each once. Raises TypeError for what is not a text."""
     for sql in given:
         if sql is not None and not isinstance(sql, str):
-            raise TypeError(f"the SQL {str(sql)[:60]!r} is not a text")
+            raise TypeError(f"the SQL {clip(sql)} is not a text")
     return tuple(dict.fromkeys(filter(None, given)))
 
 
@@ -160,13 +175,23 @@ def _expand(sql: str) -> Iterator[str]:
 
     Source: `get_all_minimal_queries` in eval/eval.py of defog-ai/sql-eval, commit 079e59c2.
     """
-    before, has_choice, rest = sql.partition("{")
-    if not has_choice:
-        yield sql
-        return
+    pending = [iter([sql])]
+    while pending:
+        one = next(pending[-1], None)
+        if one is None:
+            pending.pop()
+        elif "{" in one:
+            pending.append(_choose(one))
+        else:
+            yield one
+
+
+def _choose(sql: str) -> Iterator[str]:
+    """`sql` with its first choice made, in every way."""
+    before, _, rest = sql.partition("{")
     choice, _, after = rest.partition("}")
     columns = [column.strip() for column in choice.split(",")]
     for n_columns in range(1, len(columns) + 1):
         for chosen in itertools.combinations(columns, n_columns):
             names = ", ".join(chosen)
-            yield from _expand(before + names + after.replace("GROUP BY {}", f"GROUP BY {names}"))
+            yield before + names + after.replace("GROUP BY {}", f"GROUP BY {names}")

@@ -27,7 +27,7 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING, Literal, get_args
 
-from sqale_edge.errors import DatabaseOpenError, QueryError, SqaleEdgeError
+from sqale_edge.errors import BenchmarkError, DatabaseOpenError, QueryError
 from sqale_edge.results import same_rows
 from sqale_edge.sql_text import bare_statement
 
@@ -121,8 +121,15 @@ def run_gold(question: Question, databases: OpenDatabases) -> GoldRun:
 def _read_table(table: GoldTable) -> GoldRun:
     try:
         rows = read_result(table.path)
-    except SqaleEdgeError as error:
+    except BenchmarkError as error:
         return GoldRun("failed", str(error))
+    n_columns = len(rows[0]) if rows else 0
+    if rows and (wrong := [place for place in table.columns if not 0 <= place < n_columns]):
+        # Without it every answer of as many rows would be right.
+        detail = (
+            f"its standard asks for column {wrong[0]}, counted from 0, of {str(table.path)!r}, which has {n_columns}"
+        )
+        return GoldRun("failed", detail)
     ends = tuple(range(1, len(rows) + 1)) if table.is_ordered else (len(rows),)
     return GoldRun("scorable" if rows else "empty", results=(GoldResult(rows, ends=ends, columns=table.columns),))
 

@@ -1,10 +1,11 @@
-"""Predicted SQL, in the forms that the benchmarks take as submissions.
+"""Predicted SQL, in the forms that the benchmarks take as submissions; `submissions` writes them.
 
 | form | file |
 |---|---|
 | `bird` | a JSON object: `"0": "SQL<tab>----- bird -----<tab>db_id"`; the key is the id, or the position from 0 |
 | `spider` | a line of SQL for each question, in their order |
 | `ehrsql` | a JSON object of ids and SQL; `null` where there is no answer |
+| `spider2` | a folder with a file `ID.sql` for each question |
 | `jsonl` | JSON lines `{"id", "sql"}`; CSV and a JSON list with these names are read, too |
 
 A prediction belongs to a question by its id. Where a form has positions only, their number must be that of the
@@ -14,17 +15,14 @@ questions, and a database that is named must be the question's: a file with a li
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqale_edge.errors import SqaleEdgeError
-from sqale_edge.sql_text import one_line, tokens
+from sqale_edge.errors import BenchmarkError
 
-from .files import read_content, read_lines, read_records, read_text
-from .forms import NO_ANSWER
+from .files import cannot_read, check_id, clip, read_content, read_lines, read_records, read_text
+from .forms import as_answer
 from .gold_files import split_lines
 
 if TYPE_CHECKING:
@@ -32,9 +30,11 @@ if TYPE_CHECKING:
 
     from .question import Question
 
-_BIRD = "\t----- bird -----\t"
-_BIRD_END = re.compile(rf"{_BIRD}([^'\"\t\n]*)\Z")  # the same text inside a literal is not meant
-PREDICTION_FORMS = ("bird", "spider", "ehrsql", "jsonl")
+BIRD_MARK = "\t----- bird -----\t"
+"""What BIRD puts between a statement and the name of its database."""
+
+_BIRD_END = re.compile(rf"{BIRD_MARK}([^'\"\t\n]*)\Z")  # the same text inside a literal is not meant
+PREDICTION_FORMS = ("bird", "spider", "ehrsql", "spider2", "jsonl")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +53,10 @@ class Predictions:
 
 
 def read_predictions(path: str | Path, questions: Sequence[Question], *, form: str | None = None) -> Predictions:
-    """The predictions of a file for all questions of a benchmark, not for a sample of them.
+    """The predictions of a file, or a folder, for all questions of a benchmark, not for a sample of them.
 
     Raises:
-        SqaleEdgeError: The file is missing, broken, or not one for these questions.
+        BenchmarkError: The file is missing, broken, or not one for these questions.
     """
     path = Path(path)
     form = form or _detect_form(path)
@@ -65,10 +65,14 @@ def read_predictions(path: str | Path, questions: Sequence[Question], *, form: s
         return Predictions(form, {q.id: line or None for q, line in zip(questions, lines, strict=True)})
     if form == "jsonl":
         found = _read_records(path)
+    elif form == "spider2":
+        found = _read_folder(path, questions)
     else:
         content = read_content(path)
         if not isinstance(content, dict):
-            raise SqaleEdgeError(f"{str(path)!r} is no JSON object, which the form {form} is", hint=_FORM_HINT)
+            raise BenchmarkError(
+                f"{str(path)!r} is no JSON object, which the form {form} is", path=path, hint=_FORM_HINT
+            )
         found = {
             key: None if sql == 0 and form == "bird" else _check_sql(path, key, sql) for key, sql in content.items()
         }
@@ -77,8 +81,9 @@ def read_predictions(path: str | Path, questions: Sequence[Question], *, form: s
     known = {question.id for question in questions}
     unknown = tuple(key for key in found if key not in known)
     if found and len(unknown) == len(found):
-        raise SqaleEdgeError(
-            f"{str(path)!r} is for other questions: its first id is {unknown[0]!r}, theirs {questions[0].id!r}",
+        raise BenchmarkError(
+            f"{str(path)!r} is for other questions: its first id is {clip(unknown[0])}, theirs {clip(questions[0].id)}",
+            path=path,
             hint="give the predictions of these questions",
         )
     return Predictions(form, {key: sql for key, sql in found.items() if key in known}, unknown)
@@ -88,6 +93,8 @@ _FORM_HINT = "name another form with --predictions-form, or correct the file"
 
 
 def _detect_form(path: Path) -> str:
+    if path.is_dir():
+        return "spider2"
     text = read_text(path).lstrip()
     if text[:1] not in ("[", "{"):
         header = text.partition("\n")[0].split(",")
@@ -95,25 +102,46 @@ def _detect_form(path: Path) -> str:
     content = read_content(path)
     if isinstance(content, list) or content.keys() >= {"id", "sql"}:
         return "jsonl"
-    return "bird" if any(isinstance(sql, str) and _BIRD_END.search(sql) for sql in content.values()) else "ehrsql"
+    return "bird" if any(map(_is_birds, content.values())) else "ehrsql"
+
+
+def _is_birds(sql: Any) -> bool:
+    return bool(_BIRD_END.search(sql)) if isinstance(sql, str) else type(sql) is int and sql == 0
 
 
 def _check_sql(path: Path, key: str, sql: Any) -> str | None:
-    if sql is None or (isinstance(sql, str) and (not sql.strip() or sql.strip() == NO_ANSWER)):
-        return None
-    if not isinstance(sql, str):
-        raise SqaleEdgeError(f"{str(path)!r}: the SQL of {key!r} is {str(sql)[:60]!r}, but must be a text")
-    return sql
+    if sql is not None and not isinstance(sql, str):
+        raise BenchmarkError(f"{str(path)!r}: the SQL of {clip(key)} is {clip(sql)}, but must be a text", path=path)
+    return as_answer(sql)
+
+
+def _read_folder(path: Path, questions: Sequence[Question]) -> dict[str, str | None]:
+    try:
+        files = {file.stem: file for file in sorted(path.iterdir()) if file.suffix == ".sql"}
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    if not files:
+        raise BenchmarkError(
+            f"{str(path)!r} has no file with SQL, such as '{questions[0].id}.sql'",
+            path=path,
+            hint="name another folder; results as CSV files cannot be judged",
+        )
+    return {key: as_answer(read_text(file, keep_line_ends=True)) for key, file in files.items()}
 
 
 def _read_records(path: Path) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for number, record in enumerate(read_records(path), 1):
         if not {"id", "sql"} <= record.keys():
-            raise SqaleEdgeError(f"{str(path)!r}: prediction {number} has no id or no sql", hint=_FORM_HINT)
-        key = str(record["id"])
+            raise BenchmarkError(f"{str(path)!r}: prediction {number} has no id or no sql", path=path, hint=_FORM_HINT)
+        try:
+            key = check_id(record["id"])
+        except TypeError as error:
+            raise BenchmarkError(f"{str(path)!r}: prediction {number}: {error}", path=path) from error
         if key in found:
-            raise SqaleEdgeError(f"{str(path)!r}: there are two predictions for {key!r}", hint="leave one of them out")
+            raise BenchmarkError(
+                f"{str(path)!r}: there are two predictions for {clip(key)}", path=path, hint="leave one of them out"
+            )
         found[key] = _check_sql(path, key, record["sql"])
     return found
 
@@ -133,53 +161,13 @@ def _by_question(path: Path, found: Mapping[str, str | None], questions: Sequenc
         end = _BIRD_END.search(text or "")
         question = by_key.get(key)
         if question and end and end[1].strip() != question.db_name:
-            raise SqaleEdgeError(
-                f"{str(path)!r}: prediction {key!r} is about the database {end[1].strip()!r}, but question "
-                f"{question.id!r} about {question.db_name!r}",
+            raise BenchmarkError(
+                f"{str(path)!r}: prediction {clip(key)} is about the database {clip(end[1].strip())}, but question "
+                f"{clip(question.id)} about {clip(question.db_name)}",
+                path=path,
                 hint="give the predictions of these questions",
             )
         sql_by_id[question.id if question else key] = _check_sql(
             path, key, text[: end.start()] if text and end else text
         )
     return sql_by_id
-
-
-def write_predictions(
-    path: str | Path, questions: Sequence[Question], sql: Mapping[str, str | None], *, form: str
-) -> None:
-    """Write predictions in one of PREDICTION_FORMS; a file that is there is replaced in one step.
-
-    A question without one gets what the form has for that: 0 in BIRD's, an empty line in Spider's, `null` in EHRSQL's.
-
-    Raises:
-        SqaleEdgeError: The form cannot hold a statement, or the file cannot be written.
-    """
-    path = Path(path)
-    found = [(question, sql.get(question.id)) for question in questions]
-    if form == "bird":
-        text = json.dumps(
-            {question.id: f"{one}{_BIRD}{question.db_name}" if one else 0 for question, one in found}, indent=1
-        )
-    elif form == "ehrsql":
-        text = json.dumps({question.id: one or NO_ANSWER for question, one in found}, indent=1)
-    elif form == "spider":
-        text = "\n".join(_as_line(question, one or "") for question, one in found)
-    else:
-        text = "\n".join(json.dumps({"id": question.id, "sql": one}) for question, one in found)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_text(text + "\n", encoding="utf-8", newline="\n")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise SqaleEdgeError(f"{str(path)!r} cannot be written: {error.strerror}") from error
-
-
-def _as_line(question: Question, sql: str) -> str:
-    """`sql` on one line without a tab, which ends it in Spider's form."""
-    if any(kind == "quoted" and set(text) & set("\t\n\r") for kind, text in tokens(sql)):
-        raise SqaleEdgeError(
-            f"question {question.id!r}: its SQL has a tab or a line end in a literal, which Spider's form cannot hold",
-            hint="write the form jsonl",
-        )
-    return one_line(sql)

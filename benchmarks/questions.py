@@ -11,11 +11,11 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqale_edge.errors import SqaleEdgeError
+from sqale_edge.errors import BenchmarkError
 
 from . import gold_files
 from .databases import USUAL_FOLDERS, find_database
-from .files import read_records
+from .files import clip, read_records
 from .forms import FORMS, detect_form
 from .sqale_parquet import is_sqale, read_sqale
 
@@ -45,7 +45,7 @@ def read_questions(
         difficulty: BIRD's JSON lines with `question_id` and `difficulty`.
 
     Raises:
-        SqaleEdgeError: A file is missing or broken, ids occur twice, or two files do not belong together.
+        BenchmarkError: A file is missing or broken, ids occur twice, or two files do not belong together.
     """
     path = Path(path)
     if form == "sqale" or (form is None and is_sqale(path)):
@@ -75,18 +75,20 @@ def sample(questions: Sequence[Question], n: int, seed: int) -> list[Question]:
 
 
 def _read(path: Path, form: str, record: dict[str, object], position: int) -> Question:
+    place = f"{str(path)!r}: question {position + 1}"
     try:
         question = FORMS[form](record, position)
     except KeyError as error:
-        raise SqaleEdgeError(
-            f"{str(path)!r}: question {position + 1} has no field {error} (read as {form})",
+        raise BenchmarkError(
+            f"{place} has no field {error} (read as {form})",
+            path=path,
             hint="correct the file, or name its form with --form",
         ) from error
-    except TypeError as error:
-        raise SqaleEdgeError(f"{str(path)!r}: question {position + 1} (read as {form}): {error}") from error
+    except (TypeError, ValueError) as error:
+        raise BenchmarkError(f"{place} (read as {form}): {error}", path=path) from error
     for text in (question.question, question.evidence, question.difficulty):
         if not isinstance(text, str):
-            raise SqaleEdgeError(f"{str(path)!r}: question {position + 1}: {str(text)[:60]!r} is not a text")
+            raise BenchmarkError(f"{place}: {clip(text)} is not a text", path=path)
     return question
 
 
@@ -94,8 +96,9 @@ def _check_ids(path: Path, questions: Sequence[Question]) -> None:
     seen: dict[str, int] = {}
     for number, question in enumerate(questions, 1):
         if question.id in seen:
-            raise SqaleEdgeError(
-                f"{str(path)!r}: questions {seen[question.id]} and {number} have the same id {question.id!r}",
+            raise BenchmarkError(
+                f"{str(path)!r}: questions {seen[question.id]} and {number} have the same id {clip(question.id)}",
+                path=path,
                 hint="each question needs an id of its own",
             )
         seen[question.id] = number

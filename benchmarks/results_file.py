@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from sqale_edge.episode import Episode
-from sqale_edge.errors import SqaleEdgeError
+from sqale_edge.errors import BenchmarkError
+
+from .files import clip, read_bytes
+from .forms import as_answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,7 +96,7 @@ class Results:
     @property
     def sql(self) -> dict[str, str | None]:
         """The answers as predictions."""
-        return {key: answer.sql for key, answer in self.answers.items()}
+        return {key: as_answer(answer.sql) for key, answer in self.answers.items()}
 
 
 def digest_questions(questions: Sequence[Question]) -> str:
@@ -104,8 +107,11 @@ def digest_questions(questions: Sequence[Question]) -> str:
 
 def is_results_file(path: str | Path) -> bool:
     """Whether the file begins as a results file does; false, too, for one that cannot be read."""
+    path = Path(path)
     try:
-        with Path(path).open("rb") as file:
+        if not path.is_file():  # opening a pipe would wait for its other end
+            return False
+        with path.open("rb") as file:
             return file.read(len(_START)) == _START
     except OSError:
         return False
@@ -115,15 +121,15 @@ def read_results(path: str | Path, questions: Sequence[Question]) -> Results:
     """The results of asking all these questions, or some of them.
 
     Raises:
-        SqaleEdgeError: The file is missing or broken, or is about other questions.
+        BenchmarkError: The file is missing or broken, or is about other questions.
     """
     path = Path(path)
     results, _ = _read(path)
     if results is None:
-        raise SqaleEdgeError(f"{str(path)!r} is no results file, or holds nothing", hint="check the path")
+        raise BenchmarkError(f"{str(path)!r} is no results file, or holds nothing", path=path, hint="check the path")
     if results.run.questions_sha256 != digest_questions(questions):
-        raise SqaleEdgeError(
-            f"{str(path)!r} has the answers to other questions", hint="give the questions it was asked"
+        raise BenchmarkError(
+            f"{str(path)!r} has the answers to other questions", path=path, hint="give the questions it was asked"
         )
     return results
 
@@ -139,7 +145,7 @@ class ResultsFile:
         answers: Those in the file, by the ids of questions.
 
     Raises:
-        SqaleEdgeError: It is no results file, is of another run, or cannot be read or written.
+        BenchmarkError: It is no results file, is of another run, or cannot be read or written.
     """
 
     def __init__(self, path: str | Path, run: Run) -> None:
@@ -158,7 +164,7 @@ class ResultsFile:
             self._write({"form": _FORM, **dataclasses.asdict(run)})
 
     def add(self, answer: Answer) -> None:
-        """Put `answer` at the end; when this returns it is on the disk. Raises SqaleEdgeError."""
+        """Put `answer` at the end; when this returns it is on the disk. Raises BenchmarkError."""
         self._write(answer.to_dict())
         self.answers[answer.id] = answer
 
@@ -171,9 +177,11 @@ class ResultsFile:
         except OSError as error:
             raise self._cannot_write(error) from error
 
-    def _cannot_write(self, error: OSError) -> SqaleEdgeError:
-        return SqaleEdgeError(
-            f"{str(self._path)!r} cannot be written: {error.strerror}", hint="name another file with --output"
+    def _cannot_write(self, error: OSError) -> BenchmarkError:
+        return BenchmarkError(
+            f"{str(self._path)!r} cannot be written: {error.strerror}",
+            path=self._path,
+            hint="name another file with --output",
         )
 
     def close(self) -> None:
@@ -189,34 +197,55 @@ class ResultsFile:
 
 def _read(path: Path) -> tuple[Results | None, int]:
     """The results in a file, None if not even the first line is whole; and how many bytes its whole lines have."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise SqaleEdgeError(f"{str(path)!r} cannot be read: {error.strerror}", hint="check the path") from error
+    data = read_bytes(path)
     n_bytes = data.rfind(b"\n") + 1
     start = data[: len(_START)]
     if start != (_START if n_bytes else _START[: len(start)]):
-        raise SqaleEdgeError(f"{str(path)!r} is no results file of sqale-edge", hint="name another file with --output")
+        raise BenchmarkError(
+            f"{str(path)!r} is no results file of sqale-edge", path=path, hint="name another file with --output"
+        )
     if not n_bytes:
         return None, 0
-    first, *lines = data[:n_bytes].decode("ascii", "replace").split("\n")[:-1]
+    first, *lines = data[:n_bytes].split(b"\n")[:-1]
     try:
-        fields = json.loads(first)
+        fields = json.loads(first.decode("ascii"))
         run = Run(**{field.name: fields[field.name] for field in dataclasses.fields(Run)})
-    except (ValueError, KeyError) as error:
-        raise _broken(path, 1) from error
+        _check_types(run)
+    except _BROKEN as error:
+        raise BenchmarkError(
+            f"{str(path)!r}, line 1: this does not say which run it is",
+            path=path,
+            hint="name another file with --output",
+        ) from error
     answers: dict[str, Answer] = {}
     for number, line in enumerate(lines, 2):
         try:
-            answer = Answer.from_dict(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _broken(path, number) from error
+            answer = Answer.from_dict(json.loads(line.decode("ascii")))
+            _check_types(answer)
+        except _BROKEN as error:
+            raise _broken(path, number, "this is no answer") from error
+        if answer.id in answers:
+            raise _broken(path, number, f"this is a second answer to {clip(answer.id)}")
         answers[answer.id] = answer
     return Results(run, answers), n_bytes
 
 
-def _broken(path: Path, line: int) -> SqaleEdgeError:
-    return SqaleEdgeError(f"{str(path)!r}, line {line}: this is no answer", hint="take the line out, and ask again")
+_BROKEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # what damaged JSON leads to
+
+
+def _check_types(value: Run | Answer) -> None:
+    """Raise TypeError unless the fields that others rely on are what they are said to be."""
+    is_sound = (
+        isinstance(value.id, str) and isinstance(value.sql, str | None) and isinstance(value.error, str)
+        if isinstance(value, Answer)
+        else isinstance(value.settings, dict) and isinstance(value.questions_sha256, str)
+    )
+    if not is_sound:
+        raise TypeError("a field is of another type")
+
+
+def _broken(path: Path, line: int, fault: str) -> BenchmarkError:
+    return BenchmarkError(f"{str(path)!r}, line {line}: {fault}", path=path, hint="take the line out, and ask again")
 
 
 def _check_same(path: Path, found: Run, wanted: Run) -> None:
@@ -227,8 +256,9 @@ def _check_same(path: Path, found: Run, wanted: Run) -> None:
             continue
         if isinstance(one, dict):
             one, other = _first_difference(one, other)
-        raise SqaleEdgeError(
+        raise BenchmarkError(
             f"{str(path)!r} is of another run: {field.name} {one!r} there, {other!r} now",
+            path=path,
             hint="name another file with --output, or ask as that run did",
         )
 

@@ -19,6 +19,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sqale_edge.errors import Cancelled, DatabaseOpenError, QueryError
+from sqale_edge.settings import MAX_SECONDS, require
 
 from .databases import OpenDatabases, reason
 from .ehrsql import prepare_sql
@@ -115,7 +116,11 @@ def score(
         rules: Some of `rules.RULES`.
         timeout_s: Seconds for each statement.
         should_stop: Asked again and again; once it is true, `Cancelled` is raised.
+
+    Raises:
+        SettingsError: `timeout_s` is no limit.
     """
+    require(0 < timeout_s <= MAX_SECONDS, "timeout_s", timeout_s, f"above 0 and at most {MAX_SECONDS:.0f}")
     try:
         with OpenDatabases(timeout_s, should_stop) as databases:
             for question in questions:

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sqale_edge.errors import SqaleEdgeError
+from sqale_edge.errors import BenchmarkError
 
 from .question import Question
 
@@ -31,22 +31,27 @@ def read_sqale(path: Path) -> list[Question]:
     """The questions of the test split that have a usable original phrasing.
 
     Raises:
-        SqaleEdgeError: The library is not installed, or cannot read the file.
+        BenchmarkError: The library is not installed, or cannot read the file.
     """
     try:
         library: Any = importlib.import_module("sqale")
     except ImportError as error:
-        raise SqaleEdgeError(
+        raise BenchmarkError(
             f"{str(path)!r} needs the SQaLe library, which is not installed",
+            path=path,
             hint="pip install 'sqale-edge[bench]', or pip install SQaLe",
         ) from error
     try:
         entries = library.load_questions(str(path), split="test")
-    except (OSError, ValueError, KeyError, TypeError) as error:  # pyarrow's errors are ValueErrors
-        raise SqaleEdgeError(f"{str(path)!r} cannot be read as SQaLe: {' '.join(str(error).split())}") from error
+    except Exception as error:  # other people's libraries, and what they raise of a damaged file is not told
+        raise BenchmarkError(
+            f"{str(path)!r} cannot be read as SQaLe: {' '.join(str(error).split())}", path=path
+        ) from error
     questions = [_question(entry) for entry in entries if entry["questions"].get(STYLE) and entry["sql"]]
     if not questions:
-        raise SqaleEdgeError(f"{str(path)!r} has no question with SQL", hint="schemas are another file than questions")
+        raise BenchmarkError(
+            f"{str(path)!r} has no question with SQL", path=path, hint="schemas are another file than questions"
+        )
     return questions
 
 

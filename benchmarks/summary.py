@@ -106,8 +106,10 @@ def split_outcomes(
 
 
 def compare(a: Sequence[Outcome], b: Sequence[Outcome], rules: Sequence[str]) -> dict[str, Any]:
-    """McNemar's paired test for each rule, over the scorable questions."""
-    pairs = [(one, other) for one, other in zip(a, b, strict=True) if one.gold == "scorable"]
+    """McNemar's paired test for each rule, over the scorable questions that are in both; see `count_pairs`."""
+    pairs = [
+        (one, other) for one, other in _scorable_pairs(a, b) if "missing" not in (one.prediction, other.prediction)
+    ]
     result = {}
     for rule in rules:
         counts = collections.Counter((one.right[rule], other.right[rule]) for one, other in pairs)
@@ -120,3 +122,24 @@ def compare(a: Sequence[Outcome], b: Sequence[Outcome], rules: Sequence[str]) ->
             "p": mcnemar(only_a, only_b),
         }
     return result
+
+
+def count_pairs(a: Sequence[Outcome], b: Sequence[Outcome]) -> dict[str, int]:
+    """How many scorable questions two sets of predictions have in common.
+
+    One that was not asked says nothing about who is better, so it is left out of the comparison, and counted here. In
+    the accuracies of its own set it is wrong.
+    """
+    counts = collections.Counter(
+        (one.prediction != "missing", other.prediction != "missing") for one, other in _scorable_pairs(a, b)
+    )
+    return {
+        "n": counts[True, True],
+        "only_in_a": counts[True, False],
+        "only_in_b": counts[False, True],
+        "in_neither": counts[False, False],
+    }
+
+
+def _scorable_pairs(a: Sequence[Outcome], b: Sequence[Outcome]) -> list[tuple[Outcome, Outcome]]:
+    return [(one, other) for one, other in zip(a, b, strict=True) if one.gold == "scorable"]

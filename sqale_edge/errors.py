@@ -8,6 +8,7 @@ SqaleEdgeError                      .hint: the fix, shown with the message
     ModelNotFoundError  ModelLoadError  GrammarError  ContextOverflowError  DecodeError  Cancelled
   DatabaseError(path)
     DatabaseOpenError  QueryError
+  BenchmarkError(path)
   StoreError                        download, checksum, disk space
   SettingsError(field, value)       also a ValueError
 ```
@@ -109,6 +110,10 @@ class QueryError(DatabaseError):
     ) -> None:
         super().__init__(message, path=path, hint=hint)
         self.kind: QueryErrorKind = kind
+
+
+class BenchmarkError(_PathError):
+    """A file of questions, gold, predictions or results is missing, broken, or does not belong to the others."""
 
 
 class StoreError(SqaleEdgeError):

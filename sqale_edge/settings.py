@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 GpuLayers = int | Literal["auto", "off"]
 
 _MAX_LAYERS = 10_000  # more than any model has
-_MAX_SECONDS = 1_000_000.0  # a longer wait is more than some platforms can
+MAX_SECONDS = 1_000_000.0
+"""A longer wait is more than some platforms can."""
 _KINDS = {
     int: (numbers.Integral, "a whole number"),
     float: (numbers.Real, "a number"),
@@ -244,5 +245,5 @@ class EpisodeLimits(_Settings):
         self._require("call_tokens", self.call_tokens < self.turn_tokens, f"below turn_tokens ({self.turn_tokens})")
         for field in ("query_timeout_s", "timeout_s"):
             seconds = getattr(self, field)
-            is_valid = seconds is None or 0 < seconds <= _MAX_SECONDS
-            self._require(field, is_valid, f"above 0 and at most {_MAX_SECONDS:.0f}")
+            is_valid = seconds is None or 0 < seconds <= MAX_SECONDS
+            self._require(field, is_valid, f"above 0 and at most {MAX_SECONDS:.0f}")

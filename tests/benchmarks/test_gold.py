@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqale_edge.benchmarks import Question
+from sqale_edge.benchmarks import GoldTable, Question
 from sqale_edge.benchmarks.databases import OpenDatabases
 from sqale_edge.benchmarks.gold import run_gold
 from sqale_edge.benchmarks.statements import advance_clock, break_ties, is_ordered, reverse_tables
@@ -99,6 +99,19 @@ def test_one_good_gold_of_several_is_enough(run):
     """The others are left out, so that nobody is right by chance."""
     result = run("SELECT nothing", "SELECT name FROM players LIMIT 1", "SELECT 1")
     assert (result.state, [gold.sql for gold in result.results]) == ("scorable", ["SELECT 1"])
+
+
+@pytest.mark.parametrize("columns", [(2,), (0, 7), (-1,)])
+def test_a_column_that_a_right_result_lacks_is_a_state(run, tmp_path, columns):
+    """With no column to compare, every answer of as many rows would be right."""
+    path = tmp_path / "gold.csv"
+    path.write_text("n,m\n1,2\n")
+    wrong = GoldTable(path, columns)
+    result = run(gold_tables=(wrong,))
+    assert (result.state, result.results) == ("failed", ())
+    assert f"asks for column {columns[-1]}, counted from 0, of {str(path)!r}, which has 2" in result.detail
+    both = run(gold_tables=(wrong, GoldTable(path, (1,))))
+    assert (both.state, [one.columns for one in both.results]) == ("scorable", [(1,)])
 
 
 @pytest.mark.parametrize("name", ["missing.sqlite", "text.sqlite"])

@@ -1,17 +1,16 @@
-"""Predictions in the benchmarks' forms: back as they were written, and never at another question."""
+"""Predictions in the benchmarks' forms: never at another question."""
 
 import json
 from pathlib import Path
 
 import pytest
-from sqale_edge.benchmarks import Question, read_predictions, write_predictions
-from sqale_edge.benchmarks.predictions import PREDICTION_FORMS
+from sqale_edge.benchmarks import Question, read_predictions
 
-from sqale_edge.errors import SqaleEdgeError
+from sqale_edge.errors import BenchmarkError
 
 BIRD = "\t----- bird -----\t"
 QUESTIONS = [Question(str(i), Path(f"{name}.sqlite"), "Q?") for i, name in enumerate(("shop", "shop", "world"))]
-# Ids that are no positions, as in BIRD's mini-dev.
+# Ids that are no positions.
 SPARSE = [Question(id_, q.db, "Q?") for id_, q in zip(("5", "1", "0"), QUESTIONS, strict=True)]
 
 
@@ -21,62 +20,9 @@ def write(tmp_path, content):
     return path
 
 
-SQL = {
-    "plain": "SELECT 1",
-    "an answer that says null": "SELECT 'null'",
-    "non-ASCII": "SELECT 'Zoë \u2028\x85\x0b'",
-    "the mark of BIRD's form": f"SELECT '{BIRD}'",
-    "quotes": "SELECT \"a\", 'it''s', [b c], `d`",
-}
-
-
-@pytest.mark.parametrize("form", PREDICTION_FORMS)
-@pytest.mark.parametrize("name", SQL)
-@pytest.mark.parametrize("questions", [QUESTIONS, SPARSE], ids=["positions", "ids"])
-def test_round_trip(tmp_path, form, name, questions):
-    """What is written is read again, with the question in the middle unanswered."""
-    if form == "spider" and "\t" in SQL[name]:
-        pytest.skip("refused, see below")
-    path = tmp_path / "predictions"
-    write_predictions(path, questions, {questions[0].id: SQL[name], questions[2].id: "SELECT 3"}, form=form)
-    found = read_predictions(path, questions)
-    assert found.form == form
-    if form == "spider":  # which says in words what would end a line in other programs
-        assert found.sql[questions[0].id].count("\n") == 0
-    else:
-        assert found.sql[questions[0].id] == SQL[name]
-    assert (found.sql[questions[1].id], found.sql[questions[2].id]) == (None, "SELECT 3")
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("form", PREDICTION_FORMS)
-def test_sql_on_several_lines(tmp_path, form):
-    """With comments and tabs: Spider's form has it on one line, with the same meaning."""
-    sql = "SELECT 1 -- one\n, 2\t/* two */\n"
-    write_predictions(tmp_path / "p", QUESTIONS, {"0": sql, "1": sql, "2": "SELECT 3"}, form=form)
-    found = read_predictions(tmp_path / "p", QUESTIONS).sql
-    assert found["1"] == ("SELECT 1 /* one */ , 2 /* two */" if form == "spider" else sql)
-    assert found["2"] == "SELECT 3"
-
-
-@pytest.mark.parametrize("sql", ["SELECT 'a\tb'", "SELECT 'a\nb'", 'SELECT "a\rb"'])
-def test_spiders_form_cannot_hold_every_literal(tmp_path, sql):
-    """Then nothing is written, and the file that was there stays."""
-    (tmp_path / "p").write_text("before")
-    with pytest.raises(SqaleEdgeError, match="question '1': its SQL has a tab or a line end in a literal"):
-        write_predictions(tmp_path / "p", QUESTIONS, {"1": sql}, form="spider")
-    assert (tmp_path / "p").read_text() == "before"
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_a_file_that_cannot_be_written(tmp_path):
-    """Is one line."""
-    with pytest.raises(SqaleEdgeError, match="cannot be written"):
-        write_predictions(tmp_path / "none" / "p", QUESTIONS, {}, form="jsonl")
-
-
 READ = {
     "bird, 0 where there is none": (json.dumps({"0": 0, "1": f"A{BIRD}shop"}), "bird", {"0": None, "1": "A"}),
+    "bird without any answer": (json.dumps({"0": 0, "1": 0}), "bird", {"0": None, "1": None}),
     "bird in another order": (
         json.dumps({"2": f"C{BIRD}world", "0": f"A{BIRD}shop"}),
         "bird",
@@ -117,7 +63,7 @@ def test_unknown_ids_are_told(tmp_path):
     """Some may be for other questions; if all are, it is the wrong file."""
     path = write(tmp_path, '{"id": "x", "sql": "A"}\n{"id": "1", "sql": "B"}\n')
     assert read_predictions(path, QUESTIONS).unknown == ("x",)
-    with pytest.raises(SqaleEdgeError, match="is for other questions: its first id is 'x', theirs '0'"):
+    with pytest.raises(BenchmarkError, match="is for other questions: its first id is 'x', theirs '0'"):
         read_predictions(write(tmp_path, '{"id": "x", "sql": "A"}\n'), QUESTIONS)
 
 
@@ -130,6 +76,15 @@ WRONG = {
     "an id twice": ('{"id": 1, "sql": "A"}\n{"id": "1", "sql": "B"}\n', "two predictions for '1'"),
     "a key twice": ('{"1": "A", "1": "B"}', "the key '1' occurs twice"),
     "no id": ('{"id": 1, "sql": "A"}\n{"sql": "B"}\n', "prediction 2 has no id or no sql"),
+    "a column twice": ("id,sql,sql\n0,A,B\n", "has two columns named 'sql'"),
+    "an id twice as a column": ("id,sql,id\n0,A,1\n", "has two columns named 'id'"),
+    "a list as id": ('{"id": [1], "sql": "A"}\n', "prediction 1: the id [1] is no text and no number"),
+    "no id at all": ('{"id": null, "sql": "A"}\n', "the id 'None' is no text and no number"),
+    "a number of 5,000 digits": ('{"id": "0", "sql": "A", "n": ' + "9" * 5000 + "}", "a number of 5000 digits"),
+    "such a number in a later line": (
+        '{"id": "0", "sql": "A"}\n{"id": ' + "9" * 5000 + ', "sql": "B"}\n',
+        "line 2: not valid JSON: a number of 5000 digits",
+    ),
     "a number as SQL": ('{"1": 5}', "the SQL of '1' is '5', but must be a text"),
     "BIRD's other questions": (json.dumps({"0": f"A{BIRD}world"}), "prediction '0' is about the database 'world'"),
     "Latin-1": (b"SELECT '\xe9'\nB\nC\n", "is not UTF-8: byte 0xe9 in line 1"),
@@ -142,14 +97,31 @@ WRONG = {
 def test_a_wrong_file_is_one_clear_line(tmp_path, name):
     """And never a shift of all answers by one."""
     content, message = WRONG[name]
-    with pytest.raises(SqaleEdgeError) as caught:
+    with pytest.raises(BenchmarkError) as caught:
         read_predictions(write(tmp_path, content), QUESTIONS)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert caught.value.path == tmp_path / "predictions"
 
 
 def test_a_form_can_be_forced(tmp_path):
     """Where the look deceives; a file that is not of it is refused."""
     assert read_predictions(write(tmp_path, '{"a"}\nB\nC\n'), QUESTIONS, form="spider").sql["0"] == '{"a"}'
-    with pytest.raises(SqaleEdgeError, match="no JSON object, which the form bird is"):
+    with pytest.raises(BenchmarkError, match="no JSON object, which the form bird is"):
         read_predictions(write(tmp_path, "[]"), QUESTIONS, form="bird")
+
+
+def test_a_folder_has_a_file_for_each_question(tmp_path):
+    """As Spider 2 takes it: `ID.sql`, to the byte; other files are not looked at."""
+    for name, content in {"0.sql": b"SELECT '\r\n'", "2.sql": b" \n", "9.sql": b"A", "0.csv": b"n\n1\n"}.items():
+        (tmp_path / name).write_bytes(content)
+    found = read_predictions(tmp_path, QUESTIONS)
+    assert (found.form, found.sql, found.unknown) == ("spider2", {"0": "SELECT '\r\n'", "2": None}, ("9",))
+
+
+def test_a_folder_of_results_is_one_clear_line(tmp_path):
+    """What is judged is SQL."""
+    (tmp_path / "0.csv").write_text("n\n1\n")
+    with pytest.raises(BenchmarkError, match=r"has no file with SQL, such as '0\.sql'") as caught:
+        read_predictions(tmp_path, QUESTIONS)
+    assert "CSV" in caught.value.hint

@@ -9,7 +9,7 @@ from sqale_edge.benchmarks import Answer, Question, ResultsFile, Run, ask_questi
 from sqale_edge.benchmarks.results_file import digest_questions, is_results_file
 
 from sqale_edge import Agent
-from sqale_edge.errors import Cancelled, SqaleEdgeError
+from sqale_edge.errors import BenchmarkError, Cancelled
 from sqale_edge.testing import ScriptedEngine
 
 SUBMIT = '{"tool": "submit_sql", "args": {"sql": "SELECT count(*) FROM customers"}}'
@@ -138,7 +138,7 @@ def test_another_run_is_an_error(tmp_path, described, questions, change, message
     path = tmp_path / "r.jsonl"
     ask(path, described, questions[:1])
     before = path.read_bytes()
-    with pytest.raises(SqaleEdgeError, match=re.escape(message)) as caught:
+    with pytest.raises(BenchmarkError, match=re.escape(message)) as caught:
         ResultsFile(path, dataclasses.replace(described, **change))
     assert "--output" in caught.value.hint
     assert path.read_bytes() == before
@@ -149,7 +149,7 @@ def test_somebody_elses_file_is_left_alone(tmp_path, described, content):
     """One that does not begin as a results file does is an error."""
     path = tmp_path / "mine"
     path.write_bytes(content)
-    with pytest.raises(SqaleEdgeError, match="no results file"):
+    with pytest.raises(BenchmarkError, match="no results file"):
         ResultsFile(path, described)
     assert path.read_bytes() == content
 
@@ -160,8 +160,58 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path, described, questions):
     ask(path, described, questions[:2])
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + b"{}\n" + lines[2])
-    with pytest.raises(SqaleEdgeError, match="line 2"):
+    with pytest.raises(BenchmarkError, match="line 2"):
         ResultsFile(path, described)
     path.write_bytes(lines[0] + lines[1])
-    with pytest.raises(SqaleEdgeError, match="other questions"):
+    with pytest.raises(BenchmarkError, match="other questions"):
         read_results(path, questions[:1])
+
+
+DAMAGE = {
+    "no object": b"[1]\n",
+    "a number of 5,000 digits": b'{"id": "1", "sql": null, "error": "", "episode": ' + b"9" * 5000 + b"}\n",
+    "brackets without end": b"[" * 100_000 + b"\n",
+    "an episode without turns": b'{"id": "1", "sql": null, "error": "", "episode": {}}\n',
+    "a number as SQL": b'{"id": "1", "sql": 5, "error": "", "episode": null}\n',
+    "a list as id": b'{"id": ["1"], "sql": null, "error": "", "episode": null}\n',
+    "another encoding": b'{"id": "1", "sql": "SELECT \'\xe9\'", "error": "", "episode": null}\n',
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_line_is_one_clear_line(tmp_path, described, questions, name):
+    """With its number."""
+    path = tmp_path / "r.jsonl"
+    ask(path, described, questions[:1])
+    path.write_bytes(path.read_bytes() + DAMAGE[name])
+    with pytest.raises(BenchmarkError, match="line 3: this is no answer") as caught:
+        read_results(path, questions)
+    assert (caught.value.path, "\n" in str(caught.value)) == (path, False)
+
+
+def test_two_answers_to_one_question_are_an_error(tmp_path, described, questions):
+    """Two programs have written at once, or a line was copied: which one counts is not guessed."""
+    path = tmp_path / "r.jsonl"
+    ask(path, described, questions[:1])
+    path.write_bytes(path.read_bytes() + path.read_bytes().splitlines(keepends=True)[1])
+    with pytest.raises(BenchmarkError, match="line 3: this is a second answer to '0'"):
+        read_results(path, questions)
+
+
+@pytest.mark.parametrize("settings", [b"5", b"[1]", b"9" * 5000])
+def test_a_damaged_first_line_is_one_clear_line(tmp_path, described, questions, settings):
+    """It says which run the answers belong to."""
+    path = tmp_path / "r.jsonl"
+    ask(path, described, questions[:1])
+    path.write_bytes(re.sub(rb'"settings": \{.*?\}\}', b'"settings": ' + settings, path.read_bytes(), count=1))
+    with pytest.raises(BenchmarkError, match="line 1: this does not say which run it is"):
+        read_results(path, questions)
+
+
+def test_what_says_that_there_is_no_answer_is_none(tmp_path, described, questions):
+    """As in a file of predictions."""
+    path = tmp_path / "r.jsonl"
+    with ResultsFile(path, described) as results:
+        for key, sql in {"0": " ", "1": "null", "2": "SELECT 'null'", "3": None}.items():
+            results.add(Answer(key, sql))
+    assert read_results(path, questions).sql == {"0": None, "1": None, "2": "SELECT 'null'", "3": None}

@@ -117,6 +117,32 @@ def test_rows_of_null_in_one_column_are_read_back(tmp_path):
     assert read_result(path) == ((1,), (None,), (2,))
 
 
+def test_numbers_that_are_too_great_are_told_apart(tmp_path):
+    """Whole numbers that Python does not read, and those that no float holds: they are text, in gold and answer."""
+    path = tmp_path / "gold.csv"
+    for first, second in (("9" * 5000, "9" * 4999 + "8"), ("1" * 400, "2" * 400), ("1e999", "1e998")):
+        path.write_text(f"n\n{first}\n1\n", encoding="utf-8")
+        result = GoldResult(read_result(path), ends=(2,))
+        assert result.rows == ((first,), ("1",))
+        for rule in RULES:
+            assert is_right(rule, [(first,), (1,)], result), rule
+            assert not is_right(rule, [(second,), (1,)], result), rule
+    assert untyped([("0" * 5000 + "7",), ("1" * 300,)]) == ((7.0,), (int("1" * 300),))
+
+
+def test_a_long_cell_is_looked_at_once():
+    """Digits and then a letter: not one try for each digit."""
+    text = "1" * 1_000_000 + "x"
+    assert untyped([(text,)]) == ((text,),)
+
+
+def test_a_gold_file_may_have_long_cells(tmp_path):
+    """Longer than the csv module takes by itself."""
+    path = tmp_path / "gold.csv"
+    path.write_text("t\n" + "x" * 200_000 + "\n", encoding="utf-8")
+    assert read_result(path) == (("x" * 200_000,),)
+
+
 def test_benchmarks_bring_their_own_rule():
     """Beside BIRD's and the strict one, and each once."""
     assert choose_rules("spider", ["bird", "ehrsql"]) == ("bird", "strict", "spider", "ehrsql")

@@ -1,5 +1,6 @@
 """One outcome for each question, whatever the predictions try."""
 
+import math
 import sqlite3
 import time
 from contextlib import closing
@@ -7,7 +8,7 @@ from contextlib import closing
 import pytest
 from sqale_edge.benchmarks import Question, score
 
-from sqale_edge.errors import Cancelled
+from sqale_edge.errors import Cancelled, SettingsError
 
 RULES = ("bird", "strict")
 NAMES = "SELECT name FROM customers"
@@ -170,6 +171,13 @@ def test_more_databases_than_stay_open(tmp_path):
         questions.append(Question(str(i), tmp_path / f"{i}.sqlite", "?", (f"SELECT {i}",)))
     outcomes = score_all(questions, dict.fromkeys("012345678", "SELECT n FROM t"))
     assert all(one.right["strict"] for one in outcomes)
+
+
+@pytest.mark.parametrize("timeout_s", [math.nan, math.inf, 0.0, -1.0, 1e300])
+def test_a_limit_that_is_none_is_refused(shop, timeout_s):
+    """Before anything runs for ever."""
+    with pytest.raises(SettingsError, match=r"timeout_s is .*, but must be above 0 and at most 1000000"):
+        score_all([Question("1", shop, "?", (FOREVER,))], {"1": FOREVER}, timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])

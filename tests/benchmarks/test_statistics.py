@@ -1,7 +1,7 @@
 """Figures that can be looked up, and counts of small sets."""
 
 import pytest
-from sqale_edge.benchmarks import Outcome, compare, summarize
+from sqale_edge.benchmarks import Outcome, compare, count_pairs, summarize
 from sqale_edge.benchmarks.statistics import f1, mcnemar, reliability, table_range, wilson_interval
 
 
@@ -92,3 +92,27 @@ def test_compare():
     a = [outcome("a", right=True), outcome("b", right=True), outcome("c", right=True, gold="empty")]
     b = [outcome("a", right=True), outcome("b", right=False), outcome("c", right=False, gold="empty")]
     assert compare(a, b, ["bird"])["bird"] == {"both": 1, "only_a": 1, "only_b": 0, "neither": 0, "p": 1.0}
+
+
+def test_compare_counts_what_both_have():
+    """A question that one run was not asked says nothing about who is better; one without an answer is wrong."""
+    pairs = {  # A, B, and how often
+        (("ran", True), ("ran", True)): 1,
+        (("ran", True), ("ran", False)): 2,
+        (("ran", True), ("no_sql", False)): 1,
+        (("failed", False), ("ran", True)): 4,
+        (("ran", False), ("timeout", False)): 5,
+        (("ran", True), ("missing", False)): 6,
+        (("ran", False), ("missing", False)): 7,
+        (("missing", False), ("ran", True)): 8,
+        (("missing", False), ("missing", False)): 9,
+    }
+    everything = [pair for pair, n in pairs.items() for _ in range(n)]
+    a, b = (
+        [outcome("q", right=right, prediction=state) for state, right in side] for side in zip(*everything, strict=True)
+    )
+    assert count_pairs(a, b) == {"n": 13, "only_in_a": 13, "only_in_b": 8, "in_neither": 9}
+    test = compare(a, b, ["bird"])["bird"]
+    assert test == {"both": 1, "only_a": 3, "only_b": 4, "neither": 5, "p": pytest.approx(1.0)}
+    swapped = compare(b, a, ["bird"])["bird"]
+    assert (swapped["only_a"], swapped["only_b"], swapped["p"]) == (4, 3, test["p"])
