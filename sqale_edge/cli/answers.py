@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -44,9 +45,7 @@ def _as_table(episode: Episode) -> str:
                 for cell in row
             )
         )
-    terminal = Console()
-    width = terminal.width if terminal.is_terminal else _UNFOLDED
-    return render_table(table, width)
+    return render_table(table, Console().width if sys.stdout.isatty() else _UNFOLDED)
 
 
 def _clip(text: str) -> str:

@@ -12,7 +12,7 @@ from sqale_edge.cli import EXIT_NO_ANSWER
 from sqale_edge.cli.answers import FORMATS, format_answer
 from sqale_edge.cli.background import iterate_in_background
 from sqale_edge.cli.candidates import CandidatesView, describe_vote
-from sqale_edge.cli.options import model_options
+from sqale_edge.cli.options import SECONDS, model_options
 from sqale_edge.cli.session import Session
 from sqale_edge.cli.text import printable, write_out
 from sqale_edge.episode import Noted
@@ -63,9 +63,7 @@ def _check_question(_context: click.Context, _parameter: click.Parameter, value:
     metavar="K",
     help="Answer K times, with seeds from --seed on, and take what most agree on. Slower, and takes more memory.",
 )
-@click.option(
-    "--timeout", type=click.FloatRange(0, min_open=True), metavar="S", help="Give up after S seconds. [default: none]"
-)
+@click.option("--timeout", type=SECONDS, metavar="S", help="Give up after S seconds. [default: none]")
 @click.option("--max-rows", type=click.IntRange(1), help="Rows of the answer to show. [default: 1000]")
 def ask(
     db: tuple[str, ...],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from pathlib import Path
+import sys
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import click
@@ -13,11 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.progress import Progress as Bars
 
+from sqale_edge.cli.options import PATH
 from sqale_edge.cli.signals import end_requests_handled
 from sqale_edge.cli.text import dump_json, printable, write_out
 from sqale_edge.errors import ConversionError, SqaleEdgeError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sqale_edge.convert import Conversion, Progress, Verification
 
 
@@ -32,11 +35,11 @@ def _check_types(_context: click.Context, _parameter: click.Parameter, names: tu
 
 
 @click.command()
-@click.argument("checkpoint", required=False, type=click.Path(path_type=Path))
+@click.argument("checkpoint", required=False, type=PATH)
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Needed with CHECKPOINT: a .gguf file; a folder, made if it is missing; or a name with {quant} in it.",
 )
@@ -52,7 +55,7 @@ def _check_types(_context: click.Context, _parameter: click.Parameter, names: tu
 )
 @click.option(
     "--verify",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Only check this GGUF file: read it, load it, decode a token.",
 )
@@ -188,7 +191,7 @@ class _Steps:
     def __init__(self, console: Console) -> None:
         name = TextColumn("{task.description}", markup=False)  # the name of a file
         columns = (name, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        self._bars = Bars(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._bars = Bars(*columns, console=console, transient=True, disable=not sys.stderr.isatty())
         self._tasks: dict[tuple[str, str], TaskID] = {}
         self._is_ended = self._is_cleaning = False
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from sqale_edge.settings import MAX_SECONDS
 
 if TYPE_CHECKING:
     from sqale_edge.settings import GpuLayers
@@ -23,6 +27,29 @@ class _GpuLayersType(click.ParamType):  # type: ignore[type-arg] # generic from 
             return int(value)
         except ValueError:
             self.fail(f"{value!r} is not auto, off or a number of layers", param, ctx)
+
+
+class _Seconds(click.FloatRange):
+    """A limit in seconds. `nan` is in no range and out of none: it would be a limit that never ends anything."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return seconds
+
+
+class _NamedPath(click.Path):
+    """A path that says something: an empty text, such as a variable that is not set, would be the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("it is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+SECONDS = _Seconds(0, MAX_SECONDS, min_open=True)
+PATH = _NamedPath(path_type=Path)
 
 
 def load_options(command: F) -> F:

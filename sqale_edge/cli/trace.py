@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -79,7 +80,7 @@ class Progress:
 
     def __init__(self, console: Console) -> None:
         self._status = console.status("loading the model")
-        if console.is_terminal:
+        if sys.stderr.isatty():  # also where FORCE_COLOR makes rich take a file for one
             self._status.start()
 
     def show(self, event: Event) -> None:

@@ -65,6 +65,8 @@ WRONG_USAGE = [
     (["--no-such-option"], "--no-such-option"),
     (["somewhere", "-o", "m.gguf", "-q", "Q9_Z"], "'Q9_Z' is not a file type; choose one of F32"),
     (["somewhere", "-o", "m.gguf", "-q", "iq1_s"], "importance matrix"),
+    (["somewhere", "-o", ""], "it is empty"),
+    (["", "-o", "m.gguf"], "it is empty"),
     (["somewhere", "-o", "m.bin"], r"does not end in .gguf"),
     (["somewhere", "-o", "m.gguf", "-q", "Q8_0", "-q", "BF16"], "2 file types cannot all go to 'm.gguf'"),
     (["somewhere", "-o", "m.gguf", "--threads", "0"], "--threads"),
