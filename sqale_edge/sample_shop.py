@@ -8,15 +8,17 @@ here by hand, or counted out by a fixed rule: the same ones every time.
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import os
 import sqlite3
-import tempfile
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from sqale_edge.new_files import move_to_free_name, partial_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from sqale_edge.episode import Cell
 
@@ -88,17 +90,20 @@ _STATUSES: Final = ("shipped", "paid", "shipped", "cancelled", "shipped", "shipp
 _METHODS: Final = ("bicycle", "post", "courier")
 
 
-def write_sample_shop(path: Path) -> None:
-    """Write the shop to `path`; a file that is there is replaced, in one step.
+def write_sample_shop(path: Path, *, overwrite: bool = True) -> None:
+    """Write the shop to `path`, in one step. What is there is replaced, or with `overwrite=False` an error.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: It cannot be written; FileExistsError if `path` is taken.
+        sqlite3.Error: It cannot be written, as SQLite says it: a full disk, for example.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    os.close(handle)
     try:
-        with closing(sqlite3.connect(name)) as connection, connection:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:  # it is there, but not as a folder
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent)) from error
+    with partial_name(path) as partial:
+        partial.touch()  # for the reason that the system gives; SQLite only says that it cannot
+        with closing(sqlite3.connect(partial)) as connection, connection:
             connection.executescript(_TABLES)
             _insert(connection, "suppliers", _SUPPLIERS)
             _insert(connection, "products", _PRODUCTS)
@@ -106,10 +111,10 @@ def write_sample_shop(path: Path) -> None:
             orders = list(_make_orders())
             _insert(connection, "orders", orders)
             _insert(connection, "shipments", _make_shipments(orders))
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        if overwrite:
+            partial.replace(path)
+        else:
+            move_to_free_name(partial, path)
 
 
 def _insert(connection: sqlite3.Connection, table: str, rows: Iterable[tuple[Cell, ...]]) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
+import os
+import shlex
+import sqlite3
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +17,7 @@ from rich.text import Text
 from sqale_edge.cli import EXIT_NO_ANSWER
 from sqale_edge.cli.answers import format_answer
 from sqale_edge.cli.background import iterate_in_background
-from sqale_edge.cli.options import load_options
+from sqale_edge.cli.options import PATH, load_options
 from sqale_edge.cli.session import Session
 from sqale_edge.cli.text import dump_json, printable, write_out
 from sqale_edge.cli.trace import Progress, Trace
@@ -22,6 +26,7 @@ from sqale_edge.errors import Cancelled, DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+    from pathlib import Path
 
     from sqale_edge.episode import Episode
     from sqale_edge.settings import GpuLayers
@@ -39,7 +44,7 @@ QUESTIONS = (
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Write the sample database to FILE. [default: shop.sqlite in this program's data folder]",
 )
@@ -84,23 +89,35 @@ def demo(
 
 
 def _write_shop(output: Path | None) -> Path:
-    """Write the sample database; a file that somebody chose is never replaced."""
+    """Write the sample database; what somebody has under a name that was given is never replaced."""
     import platformdirs  # noqa: PLC0415 - keeps --help light
 
     from sqale_edge.sample_shop import write_sample_shop  # noqa: PLC0415
 
     path = output or platformdirs.user_data_path("sqale-edge", appauthor=False) / "shop.sqlite"
-    if output is not None and output.exists():
-        raise DatabaseError(f"there is already a file {str(path)!r}", path=str(path), hint="choose another --output")
+    if output is not None and os.path.lexists(output):
+        raise _name_taken(path)
     try:
-        write_sample_shop(path)
-    except OSError as error:
+        write_sample_shop(path, overwrite=output is None)
+    except FileExistsError:
+        raise _name_taken(path) from None
+    except (OSError, sqlite3.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
         raise DatabaseError(
-            f"the sample database {str(path)!r} cannot be written: {error.strerror or error}",
-            path=str(path),
+            f"the sample database {str(path)!r} cannot be written: {reason or error}",
+            path=path,
             hint="choose a place that can be written with --output",
         ) from None
     return path
+
+
+def _name_taken(path: Path) -> DatabaseError:
+    if path.is_dir():
+        return DatabaseError(
+            f"{str(path)!r} is a folder", path=path, hint=f"name a file in it: --output {path / 'shop.sqlite'}"
+        )
+    what = "is a link to nothing" if path.is_symlink() and not path.exists() else "exists already"
+    return DatabaseError(f"{str(path)!r} {what}", path=path, hint="choose another name with --output")
 
 
 def _ask_all(
@@ -134,7 +151,12 @@ def _say_what_next(console: Console, shop: Path, episodes: list[Episode]) -> Non
     lines = (
         f"{len(episodes)} questions, {n_tokens} tokens, {seconds:.1f} s. The sample database is {shop}",
         "Ask it yourself, or ask a database of yours:",
-        f'  sqale-edge ask {shop} "How many orders with status open are there?" --model demo --trace',
+        f'  sqale-edge ask {_quote(shop)} "How many orders with status open are there?" --model demo --trace',
         "For real questions convert a model that was trained for them: sqale-edge convert --help",
     )
     console.print(Text(printable("\n".join(lines))), highlight=False, soft_wrap=True)
+
+
+def _quote(path: Path) -> str:
+    """`path` as one word of a command line."""
+    return subprocess.list2cmdline([str(path)]) if sys.platform == "win32" else shlex.quote(str(path))

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -26,7 +28,12 @@ def run(tmp_path):
     """Runs the command line in a process whose data folder is a temporary one."""
     home = {name: str(tmp_path / "home") for name in ("HOME", "XDG_DATA_HOME", "LOCALAPPDATA", "USERPROFILE")}
 
-    def run(*arguments, **environment):
+    def run(*arguments, max_file_bytes=None, **environment):
+        def limit():
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, max_file_bytes))
+
         return subprocess.run(
             [sys.executable, "-P", "-c", OFFLINE, *map(str, arguments)],
             check=False,
@@ -36,6 +43,7 @@ def run(tmp_path):
             timeout=WAIT_S,
             stdin=subprocess.DEVNULL,
             env={**os.environ, **home, **environment},
+            preexec_fn=None if max_file_bytes is None else limit,
         )
 
     return run
@@ -74,16 +82,81 @@ def test_json(run, tmp_path):
         assert connection.execute("SELECT count(*) FROM customers").fetchone() == (20,)
 
 
-def test_a_file_that_somebody_chose_is_not_replaced(run, tmp_path):
-    """One line that says so, and the file as it was."""
-    mine = tmp_path / "mine.sqlite"
-    mine.write_bytes(b"mine")
-    done = run("demo", "--output", mine)
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1
-    assert "mine.sqlite" in done.stderr
-    assert "--output" in done.stderr
-    assert mine.read_bytes() == b"mine"
+@pytest.mark.skipif(sys.platform == "win32", reason="not everybody may make links there")
+@pytest.mark.parametrize("kind", ["a file", "a link to it", "a link to nothing", "a folder"])
+def test_what_somebody_has_under_that_name_stays(run, tmp_path, kind):
+    """Whatever it is: one line says what it is, and what to do."""
+    path = tmp_path / "mine"
+    expected = f"{str(path)!r} exists already. Fix: choose another name with --output."
+    if kind == "a folder":
+        path.mkdir()
+        expected = f"{str(path)!r} is a folder. Fix: name a file in it: --output {path / 'shop.sqlite'}."
+    elif kind == "a link to nothing":
+        path.symlink_to(tmp_path / "nothing")
+        expected = f"{str(path)!r} is a link to nothing. Fix: choose another name with --output."
+    elif kind == "a link to it":
+        (tmp_path / "other").write_bytes(b"mine")
+        path.symlink_to(tmp_path / "other")
+    else:
+        path.write_bytes(b"mine")
+
+    def look():
+        entries = [(one.name, one.lstat().st_ino, one.lstat().st_mode) for one in sorted(tmp_path.iterdir())]
+        return entries, path.is_file() and path.read_bytes()
+
+    before = look()
+    done = run("demo", "--output", path)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"Error: {expected}\n")
+    assert look() == before
+
+
+def test_no_name_is_wrong_usage(run):
+    """As from a variable that is not set; it would be the current folder."""
+    done = run("demo", "--output", "")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'--output': it is empty" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "reason"), [("x" * 300, "too long"), ("file/shop.sqlite", "Not a directory")])
+def test_a_name_that_cannot_be_written(run, tmp_path, name, reason):
+    """One line with the system's reason, and the way out."""
+    (tmp_path / "file").write_text("")
+    done = run("demo", "--output", tmp_path / name)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"Error: the sample database {str(tmp_path / name)!r} cannot be written: ")
+    assert done.stderr.endswith(". Fix: choose a place that can be written with --output.\n")
+    assert reason in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_long_name_is_a_name(run, tmp_path):
+    """As long as the file system takes it."""
+    assert run("demo", "--output", tmp_path / ("x" * 255), "--json", "--threads", "1").returncode == 0
+    assert "x" * 255 in {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the limit that stands in for a full disk is one of POSIX")
+@pytest.mark.parametrize("n_bytes", [0, 1000, 9000, 20_000])
+def test_a_full_disk_is_one_line(run, tmp_path, n_bytes):
+    """Wherever it becomes full, and nothing is left."""
+    done = run("demo", "--output", tmp_path / "shop.sqlite", max_file_bytes=n_bytes)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith(f"Error: the sample database {str(tmp_path / 'shop.sqlite')!r} cannot be written: ")
+    assert done.stderr.endswith("Fix: choose a place that can be written with --output.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="words are quoted as a POSIX shell takes them")
+def test_what_to_do_next_can_be_typed(run, tmp_path):
+    """Also with a blank in the path. Where colours are asked for, what goes to stdout is still plain."""
+    shop = tmp_path / "my shop.sqlite"
+    done = run("demo", "--output", shop, "--threads", "1", FORCE_COLOR="1", NO_COLOR="")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stderr)
+    (line,) = (line for line in plain.splitlines() if "sqale-edge ask" in line)
+    assert shlex.split(line)[:3] == ["sqale-edge", "ask", str(shop)]
 
 
 def test_the_shop_is_written_again_each_time(run, tmp_path):
@@ -92,15 +165,6 @@ def test_the_shop_is_written_again_each_time(run, tmp_path):
     (shop,) = (tmp_path / "home").rglob("shop.sqlite")
     shop.write_bytes(b"spoiled")
     assert run("demo", "--json", "--threads", "1").returncode == 0
-
-
-def test_a_place_that_cannot_be_written(run, tmp_path):
-    """One line, and the way out."""
-    (tmp_path / "file").write_text("")
-    done = run("demo", "--output", tmp_path / "file" / "shop.sqlite")
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1
-    assert "--output" in done.stderr
 
 
 def test_doctor_knows_the_demo_model(run):
