@@ -76,7 +76,7 @@ def write_report(
         overwrite: Replace a report that is there.
 
     Raises:
-        SqaleEdgeError: The folder is not one for a report, or cannot be written.
+        BenchmarkError: The folder is not one for a report, or cannot be written.
     """
     view = _make_view(questions, judged, rules, document)
     write_folder(
@@ -125,6 +125,7 @@ def _make_view(
         "questions": judged[0].document["questions"],
         "files": files,
         "tests": document.get("mcnemar"),
+        "pairs": document.get("pairs"),
         "both": both,
         "differences": differences[:_MAX_SHOWN],
         "n_differences": len(differences),

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqale_edge.errors import ConversionError, SqaleEdgeError
+from sqale_edge.errors import BenchmarkError, ConversionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ FILES = ("report.html", "report.md", "report.json")
 
 
 def check_folder(folder: str | Path, *, overwrite: bool = False) -> None:
-    """Raise SqaleEdgeError unless a report can go to `folder`: before work of hours, rather than after it.
+    """Raise BenchmarkError unless a report can go to `folder`: before work of hours, rather than after it.
 
     Args:
         folder: It is made if it is missing, in a folder that is there.
@@ -31,26 +31,29 @@ def check_folder(folder: str | Path, *, overwrite: bool = False) -> None:
         found = sorted(path.name for path in folder.iterdir())
     except FileNotFoundError as error:
         if folder.is_symlink():
-            raise SqaleEdgeError(f"{str(folder)!r} is a link to nothing", hint=_HINT) from error
+            raise BenchmarkError(f"{str(folder)!r} is a link to nothing", path=folder, hint=_HINT) from error
         if not folder.parent.is_dir():
-            raise SqaleEdgeError(
-                f"the folder {str(folder.parent)!r} of the report does not exist", hint="make it first"
+            raise BenchmarkError(
+                f"the folder {str(folder.parent)!r} of the report does not exist", path=folder, hint="make it first"
             ) from error
     except NotADirectoryError as error:
-        raise SqaleEdgeError(f"{str(folder)!r} is not a folder, nor can it be one", hint=_HINT) from error
+        raise BenchmarkError(f"{str(folder)!r} is not a folder, nor can it be one", path=folder, hint=_HINT) from error
     except (OSError, ValueError) as error:  # a name that is too long, a NUL in it
         reason = error.strerror if isinstance(error, OSError) else error
-        raise SqaleEdgeError(f"{str(folder)!r} cannot be the report's folder: {reason}", hint=_HINT) from error
+        raise BenchmarkError(
+            f"{str(folder)!r} cannot be the report's folder: {reason}", path=folder, hint=_HINT
+        ) from error
     foreign = [name for name in found if name not in FILES]
     if foreign:
         from sqale_edge.convert.workspace import PREFIX  # noqa: PLC0415 - loads more than a report needs
 
         foreign = [name for name in foreign if not name.startswith(PREFIX)]  # a killed process left it
     if foreign:
-        raise SqaleEdgeError(f"{str(folder)!r} holds other files, such as {foreign[0]!r}", hint=_HINT)
+        raise BenchmarkError(f"{str(folder)!r} holds other files, such as {foreign[0]!r}", path=folder, hint=_HINT)
     if found and not overwrite:
-        raise SqaleEdgeError(
+        raise BenchmarkError(
             f"there is a report in {str(folder)!r} already",
+            path=folder,
             hint="choose another name, or overwrite it with --overwrite",
         )
 
@@ -59,7 +62,7 @@ _HINT = "name a new folder, or an empty one, with --report"
 
 
 def write_folder(folder: Path, files: Mapping[str, str], *, overwrite: bool) -> None:
-    """Put files of these names and texts into `folder`; raise SqaleEdgeError, and leave nothing, if that fails."""
+    """Put files of these names and texts into `folder`; raise BenchmarkError, and leave nothing, if that fails."""
     from sqale_edge.convert.placing import move_into_place  # noqa: PLC0415 - loads more than a report needs
     from sqale_edge.convert.workspace import open_workspace  # noqa: PLC0415
 
@@ -77,6 +80,8 @@ def write_folder(folder: Path, files: Mapping[str, str], *, overwrite: bool) -> 
             else:
                 move_into_place([(complete / name, folder / name) for name in files], overwrite=overwrite)
     except ConversionError as error:
-        raise SqaleEdgeError(str(error), hint=error.hint) from error
+        raise BenchmarkError(str(error), path=folder, hint=error.hint) from error
     except OSError as error:
-        raise SqaleEdgeError(f"the report {str(folder)!r} cannot be written: {error.strerror}", hint=_HINT) from error
+        raise BenchmarkError(
+            f"the report {str(folder)!r} cannot be written: {error.strerror}", path=folder, hint=_HINT
+        ) from error

@@ -107,9 +107,7 @@ def split_outcomes(
 
 def compare(a: Sequence[Outcome], b: Sequence[Outcome], rules: Sequence[str]) -> dict[str, Any]:
     """McNemar's paired test for each rule, over the scorable questions that are in both; see `count_pairs`."""
-    pairs = [
-        (one, other) for one, other in _scorable_pairs(a, b) if "missing" not in (one.prediction, other.prediction)
-    ]
+    pairs = [(one, other) for one, other in zip(a, b, strict=True) if is_pair(one, other)]
     result = {}
     for rule in rules:
         counts = collections.Counter((one.right[rule], other.right[rule]) for one, other in pairs)
@@ -131,7 +129,9 @@ def count_pairs(a: Sequence[Outcome], b: Sequence[Outcome]) -> dict[str, int]:
     the accuracies of its own set it is wrong.
     """
     counts = collections.Counter(
-        (one.prediction != "missing", other.prediction != "missing") for one, other in _scorable_pairs(a, b)
+        (one.prediction != "missing", other.prediction != "missing")
+        for one, other in zip(a, b, strict=True)
+        if one.gold == "scorable"
     )
     return {
         "n": counts[True, True],
@@ -141,5 +141,6 @@ def count_pairs(a: Sequence[Outcome], b: Sequence[Outcome]) -> dict[str, int]:
     }
 
 
-def _scorable_pairs(a: Sequence[Outcome], b: Sequence[Outcome]) -> list[tuple[Outcome, Outcome]]:
-    return [(one, other) for one, other in zip(a, b, strict=True) if one.gold == "scorable"]
+def is_pair(one: Outcome, other: Outcome) -> bool:
+    """Two outcomes of one question that can be compared: it is scorable, and was asked both times."""
+    return one.gold == "scorable" and "missing" not in (one.prediction, other.prediction)

@@ -10,6 +10,7 @@ from .analysis import find_common_notes
 from .charts import clip
 from .failures import FAILURES
 from .seen import find_opened, find_seen
+from .summary import is_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -185,13 +186,13 @@ def list_differences(
     outcomes: tuple[Sequence[Outcome], Sequence[Outcome]],
     sql: tuple[Mapping[str, str | None], Mapping[str, str | None]],
 ) -> Iterator[Difference]:
-    """The scorable questions of which, by some rule, one file is right and the other wrong."""
+    """The scorable questions in both files of which, by some rule, one is right and the other wrong."""
     for question, one, other in zip(questions, *outcomes, strict=True):
         right = tuple(
             (rule, "A" if one.right[rule] else "B") for rule in one.right if one.right[rule] != other.right[rule]
         )
-        if right and one.gold == "scorable":
-            gold = next((both[0].sql for both in (one.excerpts, other.excerpts) if both), question.golds[0])
+        if right and is_pair(one, other):
+            gold = next((both[0].sql for both in (one.excerpts, other.excerpts) if both), (*question.golds, "")[0])
             yield Difference(
                 question.id,
                 question.question,

@@ -113,7 +113,7 @@ class QueryError(DatabaseError):
 
 
 class BenchmarkError(_PathError):
-    """A file of questions, gold, predictions or results is missing, broken, or does not belong to the others."""
+    """A benchmark's file is missing, broken, or does not belong to the others; or one cannot be written."""
 
 
 class StoreError(SqaleEdgeError):

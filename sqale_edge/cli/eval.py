@@ -15,10 +15,12 @@ from sqale_edge.benchmarks.forms import QUESTION_FORMS
 from sqale_edge.benchmarks.predictions import PREDICTION_FORMS
 from sqale_edge.benchmarks.results_file import is_results_file
 from sqale_edge.benchmarks.rules import RULES
+from sqale_edge.benchmarks.submissions import submission_form
 from sqale_edge.cli import EXIT_NO_ANSWER
+from sqale_edge.cli.eval_predictions import Target
 from sqale_edge.cli.eval_text import list_counts, show_document, show_test
 from sqale_edge.cli.eval_work import ask_model, score
-from sqale_edge.cli.options import load_options
+from sqale_edge.cli.options import PATH, SECONDS, load_options
 from sqale_edge.cli.text import dump_json, printable, write_out
 
 if TYPE_CHECKING:
@@ -27,37 +29,35 @@ if TYPE_CHECKING:
     from sqale_edge.benchmarks import Outcome, Question, Results
     from sqale_edge.settings import GpuLayers
 
-_FILE = click.Path(path_type=Path)
-
 
 @click.command()
-@click.argument("questions", type=_FILE)
-@click.option("-p", "--predictions", type=_FILE, metavar="FILE", help="The SQL to judge, or a model's results.")
+@click.argument("questions", type=PATH)
+@click.option("-p", "--predictions", type=PATH, metavar="FILE", help="The SQL to judge, or a model's results.")
 @click.option(
-    "--compare", nargs=2, type=_FILE, metavar="A B", help="Two files of predictions or results to judge side by side."
+    "--compare", nargs=2, type=PATH, metavar="A B", help="Two files of predictions or results to judge side by side."
 )
 @click.option("-m", "--model", help="Ask this model: a GGUF file; or demo, the small model of this package.")
 @click.option(
     "-o",
     "--output",
-    type=_FILE,
+    type=PATH,
     metavar="FILE",
     help="With --model: put the answers into FILE; what is in it is not asked again. [default: QUESTIONS.MODEL.jsonl, "
     "in the current folder]",
 )
 @click.option(
     "--databases",
-    type=_FILE,
+    type=PATH,
     metavar="PATH",
     help="The folder with the databases, or the one database. [default: beside QUESTIONS]",
 )
-@click.option("--gold", type=_FILE, metavar="PATH", help="What is right, if QUESTIONS does not say so.")
-@click.option("--difficulty", type=_FILE, metavar="FILE", help="BIRD's difficulties, if QUESTIONS lacks them.")
+@click.option("--gold", type=PATH, metavar="PATH", help="What is right, if QUESTIONS does not say so.")
+@click.option("--difficulty", type=PATH, metavar="FILE", help="BIRD's difficulties, if QUESTIONS lacks them.")
 @click.option("--form", type=click.Choice(QUESTION_FORMS), help="Of QUESTIONS. [default: what the file looks like]")
 @click.option(
     "--predictions-form",
     type=click.Choice(PREDICTION_FORMS),
-    help="Of the predictions. [default: what the file looks like]",
+    help="Of the predictions that are read or written. [default: what the file looks like; the benchmark's own]",
 )
 @click.option(
     "--rule",
@@ -68,7 +68,7 @@ _FILE = click.Path(path_type=Path)
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=SECONDS,
     default=5.0,
     show_default=True,
     metavar="S",
@@ -101,11 +101,18 @@ _FILE = click.Path(path_type=Path)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, with each question's outcome.")
 @click.option(
     "--report",
-    type=_FILE,
+    type=PATH,
     metavar="FOLDER",
     help="Put a report there: report.html with drawings and what went wrong, report.md, report.json.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a report that exists.")
+@click.option(
+    "--write-predictions",
+    "write_to",
+    type=PATH,
+    metavar="FILE",
+    help="With --model, or a model's results: write its SQL as the benchmark takes it as a submission.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace a report, or a file of predictions, that exists.")
 def eval(  # noqa: A001 - the command's name
     questions: Path,
     *,
@@ -130,6 +137,7 @@ def eval(  # noqa: A001 - the command's name
     no_prefix_cache: bool,
     as_json: bool,
     report: Path | None,
+    write_to: Path | None,
     overwrite: bool,
 ) -> int:
     """Judge predicted SQL, or a model, by what it gives on the databases of QUESTIONS: a benchmark's file, JSON lines.
@@ -140,12 +148,7 @@ def eval(  # noqa: A001 - the command's name
       sqale-edge eval dev.json --predictions predict_dev.json --databases dev_databases --timeout 30 --json
       sqale-edge eval questions.jsonl --model model.gguf --sample 100 --output results.jsonl --report report
     """
-    if (predictions, compare, model).count(None) != 2:
-        raise click.UsageError("give either --predictions FILE, or --compare A B, or --model M")
-    if n_sample and limit:
-        raise click.UsageError("give either --sample N or --limit N")
-    if votes > 1 and parallel:
-        raise click.UsageError("give either --votes K or --parallel N: the candidates of a vote are asked at a time")
+    _check_usage((predictions, compare, model), (n_sample, limit), (votes, parallel), write_to)
     if report:
         benchmarks.check_folder(report, overwrite=overwrite)
     everything = benchmarks.read_questions(questions, form=form, databases=databases, gold=gold, difficulty=difficulty)
@@ -153,6 +156,10 @@ def eval(  # noqa: A001 - the command's name
     files = [predictions] if predictions else list(compare or ())
     if model:
         files = [output or Path(f"{questions.stem}.{Path(model).stem}.jsonl")]
+    target = write_to and Target(write_to, predictions_form or submission_form(everything[0].form), overwrite)
+    if target:
+        target.check([questions, gold, difficulty, *files])
+    if model:
         loading = {"n_sequences": votes if votes > 1 else parallel, "gpu_layers": gpu_layers, "threads": threads}
         ask_model(
             model,
@@ -165,6 +172,8 @@ def eval(  # noqa: A001 - the command's name
             no_prefix_cache=no_prefix_cache,
         )
     given = [_read(file, everything, predictions_form) for file in files]
+    if target:
+        target.write(everything, given[0].results)
     all_rules = benchmarks.choose_rules(chosen[0].form, rules)
     outcomes = score(chosen, [one.sql for one in given], all_rules, timeout)
     settings = {"timeout_s": timeout, "sample": n_sample, "limit": limit, "seed": seed if n_sample else None}
@@ -173,10 +182,7 @@ def eval(  # noqa: A001 - the command's name
         about | one.about | benchmarks.summarize(its_outcomes, all_rules) | one.analyze(its_outcomes, all_rules)
         for one, its_outcomes in zip(given, outcomes, strict=True)
     ]
-    pair: dict[str, Any] = {}
-    if compare:
-        tests = benchmarks.compare(outcomes[0], outcomes[1], all_rules)
-        pair = {"a": documents[0], "b": documents[1], "mcnemar": tests}
+    pair = _make_pair(documents, outcomes, all_rules)
     if report:
         judged = [
             benchmarks.Judged(document, its_outcomes, one.sql, one.results.answers if one.results else {})
@@ -187,7 +193,8 @@ def eval(  # noqa: A001 - the command's name
         write_out(dump_json(pair or documents[0], indent=2))
     else:
         parts = [part for document in documents for part in show_document(document, all_rules)]
-        write_out("\n\n".join([*parts, *([show_test(pair["mcnemar"])] if pair else [])]))
+        write_out("\n\n".join([*parts, *([show_test(pair["mcnemar"], pair["pairs"])] if pair else [])]))
+    _note_unasked(documents)
     code = _exit_code(documents[0], databases)
     if report:
         click.echo(printable(f"The report is {str(report / 'report.html')!r}."), err=True)
@@ -218,6 +225,53 @@ def _read(file: Path, questions: Sequence[Question], form: str | None) -> _Given
         return _Given(results.sql, about, results)
     given = benchmarks.read_predictions(file, questions, form=form)
     return _Given(given.sql, about | {"file_form": given.form, "n_unknown": len(given.unknown)})
+
+
+def _check_usage(
+    sources: tuple[object, object, object],
+    parts: tuple[int | None, int | None],
+    at_a_time: tuple[int, int | None],
+    write_to: Path | None,
+) -> None:
+    """Raise for options that do not go together.
+
+    Args:
+        sources: --predictions, --compare, --model.
+        parts: --sample, --limit.
+        at_a_time: --votes, --parallel.
+        write_to: --write-predictions.
+    """
+    if sources.count(None) != 2:
+        raise click.UsageError("give either --predictions FILE, or --compare A B, or --model M")
+    if all(parts):
+        raise click.UsageError("give either --sample N or --limit N")
+    if at_a_time[0] > 1 and at_a_time[1]:
+        raise click.UsageError("give either --votes K or --parallel N: the candidates of a vote are asked at a time")
+    if write_to and sources[1]:
+        raise click.UsageError("--write-predictions writes one file: leave out --compare")
+
+
+def _make_pair(
+    documents: Sequence[dict[str, Any]], outcomes: Sequence[Sequence[Outcome]], rules: Sequence[str]
+) -> dict[str, Any]:
+    """The document of two files that are compared; empty for a single one."""
+    if len(documents) < 2:
+        return {}
+    return {
+        "a": documents[0],
+        "b": documents[1],
+        "pairs": benchmarks.count_pairs(outcomes[0], outcomes[1]),
+        "mcnemar": benchmarks.compare(outcomes[0], outcomes[1], rules),
+    }
+
+
+def _note_unasked(documents: Sequence[dict[str, Any]]) -> None:
+    """Say which runs were not asked all of these questions, as they look bad without a reason."""
+    for document in documents:
+        if document["file_form"] == "results" and (n_left := document["predictions"].get("missing")):
+            note = f"{n_left} of {document['n']} questions were not asked in {document['file']!r}, and count as wrong"
+            how = "judge those that were with its --sample and --seed, or --limit"
+            click.echo(printable(f"Note: {note}; {how}."), err=True)
 
 
 def _exit_code(document: dict[str, Any], databases: Path | None) -> int:

@@ -77,13 +77,15 @@ def _show_analysis(analysis: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def show_test(tests: dict[str, dict[str, Any]]) -> str:
-    """McNemar's test for each rule."""
+def show_test(tests: dict[str, dict[str, Any]], pairs: dict[str, int]) -> str:
+    """McNemar's test for each rule, and which questions it leaves out."""
     table = _make_table("rule", "both right", "only A", "only B", "neither", "McNemar's p")
     for rule, test in tests.items():
         counts = [str(test[name]) for name in ("both", "only_a", "only_b", "neither")]
         table.add_row(rule, *counts, f"{test['p']:.4f}")
-    return render_table(table, _UNFOLDED)
+    left_out = list_counts({name: n for name, n in pairs.items() if n and name != "n"})
+    lines = [f"left out, as they are not in both files: {left_out}"] * bool(left_out)
+    return "\n".join([f"A and B on the {pairs['n']} questions that both have", *lines, render_table(table, _UNFOLDED)])
 
 
 def list_counts(counts: dict[str, int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -112,7 +113,7 @@ def _exhaust(title: str, work: Callable[[], Iterable[int]], stop: Callable[[], N
     with (
         # One question can take minutes: the speed is that of the last hour.
         Progress(
-            *columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=3_600
+            *columns, console=console, transient=True, disable=not sys.stderr.isatty(), speed_estimate_period=3_600
         ) as bar,
         contextlib.closing(iterate_in_background(work, stop)) as steps,
     ):

@@ -19,6 +19,7 @@ from sqale_edge.benchmarks import (
     ask_questions,
     check_folder,
     compare,
+    count_pairs,
     read_results,
     score,
     summarize,
@@ -92,7 +93,8 @@ def write(folder, questions, judged, **options):
     document = judged[0].document
     if len(judged) == 2:
         tests = compare(judged[0].outcomes, judged[1].outcomes, RULES)
-        document = {"a": document, "b": judged[1].document, "mcnemar": tests}
+        pairs = count_pairs(judged[0].outcomes, judged[1].outcomes)
+        document = {"a": document, "b": judged[1].document, "pairs": pairs, "mcnemar": tests}
     write_report(folder, questions, judged, RULES, document, **options)
     return Page((folder / "report.html").read_text(encoding="utf-8"))
 

@@ -169,12 +169,14 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path, described, questions):
 
 DAMAGE = {
     "no object": b"[1]\n",
-    "a number of 5,000 digits": b'{"id": "1", "sql": null, "error": "", "episode": ' + b"9" * 5000 + b"}\n",
+    "a number of 5,000 digits": b'{"id": "1", "sql": null, "error": "", "votes": null, "episode": '
+    + b"9" * 5000
+    + b"}\n",
     "brackets without end": b"[" * 100_000 + b"\n",
-    "an episode without turns": b'{"id": "1", "sql": null, "error": "", "episode": {}}\n',
-    "a number as SQL": b'{"id": "1", "sql": 5, "error": "", "episode": null}\n',
-    "a list as id": b'{"id": ["1"], "sql": null, "error": "", "episode": null}\n',
-    "another encoding": b'{"id": "1", "sql": "SELECT \'\xe9\'", "error": "", "episode": null}\n',
+    "an episode without turns": b'{"id": "1", "sql": null, "error": "", "episode": {}, "votes": null}\n',
+    "a number as SQL": b'{"id": "1", "sql": 5, "error": "", "episode": null, "votes": null}\n',
+    "a list as id": b'{"id": ["1"], "sql": null, "error": "", "episode": null, "votes": null}\n',
+    "another encoding": b'{"id": "1", "sql": "SELECT \'\xe9\'", "error": "", "episode": null, "votes": null}\n',
 }
 
 

@@ -8,9 +8,12 @@ import sys
 import time
 
 import pytest
-from sqale_edge.benchmarks import read_questions, read_results
+from sqale_edge.benchmarks import ResultsFile, Run, ask_questions, read_questions, read_results, sample
+from sqale_edge.benchmarks.results_file import digest_questions
 
+from sqale_edge import Agent
 from sqale_edge.cli import main
+from sqale_edge.testing import ScriptedEngine
 
 WAIT_S = 60
 GOLDS = {
@@ -204,6 +207,142 @@ def test_the_report_of_a_model(run, questions, tmp_path):
     assert again["analysis"] == analysis
 
 
+BIRD = {"db_id": "shop", "evidence": "", "question": "?"}
+EHRSQL = {"db_id": "shop", "question": "?"}
+# What a benchmark's own file looks like, with the golds of above in it.
+OWN_FORMS = {
+    "bird": json.dumps([BIRD | {"question_id": int(id_), "SQL": sql} for id_, sql in GOLDS.items()]),
+    "spider": json.dumps([{"db_id": "shop", "question": "?", "query": sql} for sql in GOLDS.values()]),
+    "ehrsql": json.dumps(
+        [EHRSQL | {"id": id_, "query": sql, "is_impossible": id_ == "4"} for id_, sql in GOLDS.items()]
+    ),
+    "jsonl": "".join(
+        json.dumps({"id": id_, "db": "shop.sqlite", "question": "?", "sql": sql}) + "\n" for id_, sql in GOLDS.items()
+    ),
+}
+NOT_ASKED = "not asked"
+
+
+def write_results(path, file, sql):
+    """A results file as a model's run leaves it: the real agent, with scripted decisions."""
+    questions = read_questions(file)
+    run = Run("m", "ab" * 32, 7, "own", {}, 0, digest_questions(questions), "0.1", "3.45")
+    with ResultsFile(path, run) as results:
+        for question, one in zip(questions, sql, strict=True):
+            if one != NOT_ASKED:
+                call = {"tool": "submit_sql", "args": {"sql": one}} if one else {"tool": "list_tables", "args": {}}
+                list(ask_questions(Agent(ScriptedEngine([json.dumps(call)] * 7)), [question], results))
+    asked = [one for one in sql if one != NOT_ASKED]
+    assert [answer.sql for answer in read_results(path, questions).answers.values()] == asked
+    return path
+
+
+@pytest.mark.parametrize("form", OWN_FORMS)
+def test_a_models_answers_become_a_submission(run, shop, tmp_path, form):
+    """In the benchmark's own form; judged again they have the same outcomes."""
+    file = tmp_path / "dev.json"
+    file.write_text(OWN_FORMS[form], encoding="utf-8")
+    sql = ["SELECT name -- all\nFROM\tcustomers ORDER BY 1;", "SELECT ';', '''', \"id\" FROM orders", None, None]
+    results = write_results(tmp_path / "r.jsonl", file, sql)
+    written = tmp_path / "submission"
+    code, out, err = run(file, "-p", results, "--write-predictions", written, "--json")
+    assert (code, err) == (0, f"The predictions are in {str(written)!r}, in the form {form}.\n")
+    again = json.loads(run(file, "-p", written, "--json")[1])
+    assert again["file_form"] == form
+    assert again["outcomes"] == json.loads(out)["outcomes"]
+    assert [one["prediction"] for one in again["outcomes"]] == ["ran", "ran", "no_sql", "no_sql"]
+    assert again["outcomes"][0]["right"]["strict"] is True
+
+
+def test_a_submission_is_written_before_it_is_judged(run, questions, tmp_path):
+    """Also by a run with a model; a name that is taken stops it before anything is asked."""
+    written, output = tmp_path / "submission.jsonl", tmp_path / "r.jsonl"
+    command = (questions, "-m", "demo", "--threads", 1, "--limit", 1, "-o", output, "--write-predictions", written)
+    code, _, err = run(*command)
+    assert code == 0
+    assert "in the form jsonl; 3 of 4 questions were not asked." in err
+    assert [json.loads(line)["id"] for line in written.read_text().splitlines()] == ["1"]
+    output.unlink()
+    code, out, err = run(*command)
+    assert (code, out) == (1, "")
+    assert err.endswith("exists already. Fix: choose another name, or overwrite it with --overwrite.\n")
+    assert not output.exists()
+    assert run(*command, "--overwrite", "--predictions-form", "ehrsql")[0] == 0
+    assert list(json.loads(written.read_text())) == ["1"]
+
+
+def test_a_file_in_use_is_not_written_over(run, questions, tmp_path):
+    """Whatever --overwrite says."""
+    results = write_results(tmp_path / "r.jsonl", questions, ["SELECT 1"] * 4)
+    before = questions.read_bytes(), results.read_bytes()
+    for target in (questions, results, tmp_path / "none" / ".." / "r.jsonl"):
+        code, out, err = run(questions, "-p", results, "--write-predictions", target, "--overwrite")
+        assert (code, out) == (2, "")
+        assert "--write-predictions names a file that is needed" in err
+    assert (questions.read_bytes(), results.read_bytes()) == before
+    code, _, err = run(questions, "-p", write_predictions(tmp_path / "p", GOLDS), "--write-predictions", tmp_path / "w")
+    assert code == 2
+    assert "give --model M, or its results file" in err
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_run_and_a_file_are_compared(run, questions, tmp_path):
+    """On the questions that both have; one that was not asked is wrong in its own report only."""
+    a = write_results(tmp_path / "a.jsonl", questions, [GOLDS["1"], "SELECT 1", NOT_ASKED, NOT_ASKED])
+    b = write_predictions(tmp_path / "b.jsonl", {"1": "SELECT 1", "2": None, "4": GOLDS["4"]})
+    code, out, err = run(questions, "--compare", a, b, "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["pairs"] == {"n": 2, "only_in_a": 0, "only_in_b": 1, "in_neither": 0}
+    assert document["mcnemar"]["strict"] == {"both": 0, "only_a": 1, "only_b": 0, "neither": 1, "p": 1.0}
+    assert (document["a"]["file_form"], document["b"]["file_form"]) == ("results", "jsonl")
+    assert [document[side]["strict"]["n_right"] for side in "ab"] == [1, 1]
+    assert err == (
+        f"Note: 1 of 4 questions were not asked in {str(a)!r}, and count as wrong; "
+        "judge those that were with its --sample and --seed, or --limit.\n"
+    )
+    out = run(questions, "--compare", a, b)[1]
+    assert "A and B on the 2 questions that both have\nleft out, as they are not in both files: 1 only in b\n" in out
+    other = json.loads(run(questions, "--compare", b, a, "--json")[1])
+    assert other["mcnemar"]["strict"] == {"both": 0, "only_a": 0, "only_b": 1, "neither": 1, "p": 1.0}
+
+
+def test_runs_of_a_sample_are_compared_on_it(run, tmp_path, shop):
+    """With the same --sample and --seed nothing is missing; without, the pairs are the same ones."""
+    records = [{"id": str(n), "db": shop.name, "question": "?", "sql": f"SELECT {n}"} for n in range(12)]
+    file = write_lines(tmp_path / "many.jsonl", records)
+    chosen = {question.id for question in sample(read_questions(file), 5, 3)}
+    n_even = sum(int(id_) % 2 == 0 for id_ in chosen)
+    assert 0 < n_even < 4
+    answers = [
+        [f"SELECT {n if n % step == 0 else -1}" if str(n) in chosen else NOT_ASKED for n in range(12)]
+        for step in (1, 2)
+    ]
+    a, b = (write_results(tmp_path / name, file, sql) for name, sql in zip("ab", answers, strict=True))
+    test = {"both": n_even, "only_a": 5 - n_even, "only_b": 0, "neither": 0, "p": 2 / 2 ** (5 - n_even)}
+    code, out, err = run(file, "--compare", a, b, "--sample", 5, "--seed", 3, "--json")
+    document = json.loads(out)
+    assert (code, err, document["a"]["n"]) == (0, "", 5)
+    assert document["pairs"] == {"n": 5, "only_in_a": 0, "only_in_b": 0, "in_neither": 0}
+    assert document["mcnemar"]["strict"] == test
+    assert document["a"]["strict"]["accuracy"] == 1.0
+    document = json.loads(run(file, "--compare", a, b, "--json")[1])
+    assert document["pairs"] == {"n": 5, "only_in_a": 0, "only_in_b": 0, "in_neither": 7}
+    assert document["mcnemar"]["strict"] == test
+
+
+@pytest.mark.parametrize("name", ["FORCE_COLOR", "TTY_COMPATIBLE", "CLICOLOR_FORCE"])
+def test_a_table_is_text_whatever_asks_for_colours(questions, tmp_path, name):
+    """In a pipe: no escape sequence, and no progress bar on a stderr that is no terminal either."""
+    path = write_predictions(tmp_path / "p.jsonl", GOLDS)
+    script = "from sqale_edge.cli import main; main()"
+    command = [sys.executable, "-P", "-c", script, "eval", str(questions), "-p", str(path)]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, name: "1"}, timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"accuracy" in done.stdout
+    assert b"\x1b" not in done.stdout
+
+
 def test_nothing_to_score_is_no_answer(run, questions, tmp_path):
     """Exit code 3, with the reason and the fix."""
     path = write_predictions(tmp_path / "p.jsonl", GOLDS)
@@ -225,6 +364,11 @@ def test_nothing_to_score_is_no_answer(run, questions, tmp_path):
         (["-p", "p", "--rule", "best"], 2, "'best' is not one of"),
         (["-p", "p", "--form", "best"], 2, "'best' is not one of"),
         (["-p", "p", "--timeout", "0"], 2, "--timeout"),
+        (["-p", "p", "--timeout", "nan"], 2, "'nan' is not a number of seconds"),
+        (["-p", "p", "--timeout", "inf"], 2, "inf is not in the range"),
+        (["-p", "p", "--timeout", "1e7"], 2, "10000000.0 is not in the range"),
+        (["-p", ""], 2, "it is empty"),
+        (["--compare", "p", "p", "--write-predictions", "w"], 2, "leave out --compare"),
         (
             ["-p", "none.jsonl"],
             1,
