@@ -31,12 +31,21 @@ def cli_page() -> str:
     group = click.Context(cli, info_name="sqale-edge", terminal_width=_WIDTH, **cli.context_settings)
     parts = [f"# The command line\n\n{_NOTE}", _show_help(cli, group)]
     for name in cli.list_commands(group):
-        command = cli.get_command(group, name)
-        assert command is not None, f"{name!r} is listed"
-        context = click.Context(command, info_name=name, parent=group, terminal_width=_WIDTH)
-        parts += [f"## {context.command_path}", _show_help(command, context)]
+        parts += _command_sections(cli, name, group)
     parts += [f"## Exit codes\n\n{_exit_codes()}", f"## Environment variables\n\n{_environment_table()}"]
     return "\n\n".join(parts) + "\n"
+
+
+def _command_sections(group: click.Group, name: str, parent: click.Context) -> list[str]:
+    """The help of a command, and of those in it."""
+    command = group.get_command(parent, name)
+    assert command is not None, f"{name!r} is listed"
+    context = click.Context(command, info_name=name, parent=parent, terminal_width=_WIDTH)
+    parts = [f"## {context.command_path}", _show_help(command, context)]
+    if isinstance(command, click.Group):
+        for inner in command.list_commands(context):
+            parts += _command_sections(command, inner, context)
+    return parts
 
 
 def _show_help(command: click.Command, context: click.Context) -> str:

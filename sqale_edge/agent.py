@@ -126,7 +126,7 @@ class Agent:
         """The agent with the model in a GGUF file.
 
         Args:
-            model: Path of a `.gguf` file; or `demo`, the small model of this package.
+            model: The name of a model in the store; path of a `.gguf` file; or `demo`, the small model of this package.
             settings: How the model is loaded; the defaults are `EngineSettings.from_environment()`.
             sampling: As for `Agent`; the defaults are the model's own, with `SQALE_EDGE_*` over them.
             limits: As for `Agent`; the defaults are `EpisodeLimits.from_environment()`.
@@ -135,7 +135,8 @@ class Agent:
                 loading, and so does what it raises, which is raised here.
 
         Raises:
-            ModelNotFoundError: There is no such file.
+            ModelNotFoundError: There is no such file, and no such model in the store.
+            StoreError: The model in the store is damaged.
             ModelLoadError: llama.cpp cannot load it.
             ModelError: Its chat template cannot be used.
             SettingsError: Layers are to be offloaded, and this build of llama.cpp cannot; or an argument or the
@@ -153,6 +154,7 @@ class Agent:
         file = find_model(model)
         engine = LlamaEngine(file.path, settings or EngineSettings.from_environment(), on_progress=on_progress)
         try:
+            engine.info = file.complete(engine.info)
             sampling = sampling or engine.info.sampling.with_environment()
             return cls(
                 engine, sampling=sampling, limits=limits, prefixes=prefixes, load_s=engine.load_s, notes=file.notes

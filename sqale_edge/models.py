@@ -1,31 +1,43 @@
-"""What a model's name stands for: the demo model that is part of the package, or the path of a GGUF file."""
+"""What a model's name stands for: the demo model of the package, a model in the store, or the path of a GGUF file."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from sqale_edge.catalogue import read_catalogue
 from sqale_edge.errors import ModelNotFoundError
+from sqale_edge.installed import is_model_name, list_names, read_installed
+
+if TYPE_CHECKING:
+    from sqale_edge.engine import ModelInfo
 
 DEMO = "demo"
 _FOLDER = Path(__file__).parent
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class ModelFile:
-    """A model's file.
+    """A model's file, and what belongs to it.
 
     Attributes:
-        path: Of a GGUF file, which may be missing unless the model is the package's own.
+        path: Of a GGUF file, which may be missing unless the model is the package's own or in the store.
         notes: What a person should know before relying on its answers.
+        texts: Metadata that the file lacks: the texts that its model was trained with.
     """
 
     path: Path
     notes: tuple[str, ...] = ()
+    texts: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def complete(self, info: ModelInfo) -> ModelInfo:
+        """What the file says about itself, with what is kept beside it."""
+        return dataclasses.replace(info, metadata=info.metadata | self.texts)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class DemoCard:
     """What was measured of the demo model. Source: `demo/card.py`, which writes `demo.json`.
 
@@ -49,13 +61,38 @@ class DemoCard:
 
 
 def find_model(name: str | Path) -> ModelFile:
-    """The model that `name` stands for: the text `demo`, or the path of a file, which is not looked at.
+    """The model that `name` stands for.
+
+    Text is a name before it is a path: `demo`, else a model in the store. What is neither, and a `Path`, is the path of
+    a file, which is not looked at. Nothing is ever downloaded.
 
     Raises:
-        ModelNotFoundError: The demo model is missing from this installation.
+        ModelNotFoundError: The demo model is missing from this installation; or `name` reads like a name and not like
+            a path, and there is no such model and no such file.
+        StoreError: The model in the store is damaged.
     """
-    if name != DEMO:
+    if name == DEMO:
+        return _find_demo()
+    if not isinstance(name, str) or not is_model_name(name):
         return ModelFile(Path(name))
+    installed = read_installed(name)
+    if installed:
+        installed.check_present()
+        return ModelFile(installed.path, installed.manifest.notes, installed.manifest.texts)
+    if Path(name).exists():
+        return ModelFile(Path(name))
+    raise ModelNotFoundError(f"there is no model {name!r} in the store, and no such file", hint=_suggest(name))
+
+
+def _suggest(name: str) -> str:
+    """Which models there are, and how to get this one."""
+    there = ", ".join([*list_names(), DEMO])
+    catalogue = read_catalogue()
+    wanted = name.lower() if name.lower() in catalogue.models else catalogue.default
+    return f"there are: {there}; get {wanted} with sqale-edge models pull {wanted}, or give the path of a .gguf file"
+
+
+def _find_demo() -> ModelFile:
     path = _FOLDER / "demo.gguf"
     if not path.exists():
         raise ModelNotFoundError(

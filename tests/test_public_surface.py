@@ -26,9 +26,9 @@ ORDER = """
     sql_text new_files private_files row_budget sqlite_guard sqlite_files sqlite_errors
     text_files csv_files json_files column_types imports database
     schema tool_text tools grammar
-    exclusive engine batch llama models
+    exclusive engine batch llama catalogue installed models
     rendering chat_template replies protocol prefix_files prefixes turn loop running agent vote
-    testing sample_shop convert benchmarks cli
+    testing sample_shop convert benchmarks store cli
 """.split()  # noqa: SIM905 - a line for each layer
 HEAVY = {"llama_cpp", "numpy", "huggingface_hub", "gguf"}
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
-import sys
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.progress import Progress as Bars
 
 from sqale_edge.cli.options import PATH
 from sqale_edge.cli.signals import end_requests_handled
+from sqale_edge.cli.steps import Steps
 from sqale_edge.cli.text import dump_json, printable, write_out
 from sqale_edge.errors import ConversionError, SqaleEdgeError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sqale_edge.convert import Conversion, Progress, Verification
+    from sqale_edge.convert import Conversion, Verification
 
 
 def _check_types(_context: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -119,7 +116,7 @@ def convert(
         check_target(output, quant)
     except ConversionError as error:
         raise click.UsageError(_one_line(error)) from error
-    steps = _Steps(console)
+    steps = Steps(console)
     with end_requests_handled(steps.end), steps:
         conversion = convert_checkpoint(
             checkpoint,
@@ -179,54 +176,3 @@ def _describe_file(path: str, verification: Verification) -> str:
     size = f"{verification.n_bytes / 1e6:,.1f} MB, {verification.n_parameters / 1e6:,.1f} M parameters"
     parts = f"{verification.n_tensors} tensors ({types}), {verification.n_vocab:,} tokens"
     return f"{path}: {size}, {parts}, verified: it loads and decodes"
-
-
-class _Steps:
-    """A progress bar with rate and remaining time for each step; nothing where stderr is no terminal.
-
-    A request to end takes effect at the next step forward, and a second Ctrl-C at once. Cleaning up is interrupted by
-    neither; a third Ctrl-C ends the process, whatever that leaves.
-    """
-
-    def __init__(self, console: Console) -> None:
-        name = TextColumn("{task.description}", markup=False)  # the name of a file
-        columns = (name, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        self._bars = Bars(*columns, console=console, transient=True, disable=not sys.stderr.isatty())
-        self._tasks: dict[tuple[str, str], TaskID] = {}
-        self._is_ended = self._is_cleaning = False
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def end(self) -> None:
-        """Stop at the next step forward."""
-        self._is_ended = True
-        last_resort = signal.getsignal(signal.SIGINT)
-        if last_resort is signal.SIG_IGN:
-            return
-
-        def end_now(*_: object) -> None:
-            signal.signal(signal.SIGINT, last_resort)
-            if not self._is_cleaning:
-                self._stop()
-
-        signal.signal(signal.SIGINT, end_now)
-
-    def _stop(self) -> NoReturn:
-        self._is_cleaning = True
-        raise KeyboardInterrupt
-
-    def show(self, progress: Progress) -> None:
-        """Take note of a step forward. Raises KeyboardInterrupt when the process is to end."""
-        if self._is_ended:
-            self._stop()
-        key = (progress.step, progress.file)
-        if key not in self._tasks:
-            self._tasks[key] = self._bars.add_task(
-                printable(f"{progress.step} {progress.file}"), total=progress.n_total
-            )
-        self._bars.update(self._tasks[key], completed=progress.n_done)

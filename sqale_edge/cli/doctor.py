@@ -20,7 +20,7 @@ _MIB = 1 << 20
     "--model",
     envvar="SQALE_EDGE_MODEL",
     show_envvar=True,
-    help="A GGUF file, or demo: say what it is and how much memory it will take.",
+    help="A name in the store, a GGUF file, or demo: say what it is and how much memory it will take.",
 )
 @click.option("--clear-prefix-cache", is_flag=True, help="Delete the prefix snapshots of all models first.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -29,7 +29,7 @@ def doctor(*, model: str | None, clear_prefix_cache: bool, as_json: bool) -> Non
 
     \b
     Example:
-      sqale-edge doctor --model model.gguf
+      sqale-edge doctor --model sqale
     """
     report = _describe_machine()
     report["prefix_cache"] = _describe_prefix_cache(is_to_be_cleared=clear_prefix_cache)
@@ -100,7 +100,7 @@ def _describe_model(name: str, available_bytes: int | None) -> dict[str, Any]:
     from sqale_edge.settings import EngineSettings  # noqa: PLC0415
 
     model = find_model(name)
-    info = read_model_info(model.path)
+    info = model.complete(read_model_info(model.path))
     settings = EngineSettings.from_environment()
     estimate = estimate_memory(info.metadata, model.path.stat().st_size, settings)
     protocol = Protocol(info)

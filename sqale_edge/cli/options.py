@@ -79,6 +79,6 @@ def model_options(command: F) -> F:
         required=True,
         envvar="SQALE_EDGE_MODEL",
         show_envvar=True,
-        help="A GGUF file; or demo, the small model of this package.",
+        help="A name in the store (see `models list`), a GGUF file, or demo, the small model of this package.",
     )
     return choose(load_options(command))
