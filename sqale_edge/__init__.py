@@ -3,7 +3,7 @@
 ```python
 from sqale_edge import Agent
 
-with Agent.load("model.gguf") as agent:
+with Agent.load("sqale") as agent:
     episode = agent.run("How many customers placed more than three orders in 2024?", "shop.sqlite")
     print(episode.sql, episode.rows)
 ```

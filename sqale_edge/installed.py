@@ -137,10 +137,11 @@ class InstalledModel:
 
     def renewal(self) -> str:
         """What to do when its files are wrong."""
-        remove = f"remove it with sqale-edge models rm {self.manifest.name}"
-        if self.manifest.repository:
-            return f"{remove}, and get it again with sqale-edge models pull {self.manifest.source}"
-        return f"{remove}, and add it again"
+        manifest = self.manifest
+        if not manifest.revision:
+            return f"remove it with sqale-edge models rm {manifest.name}, and add it again"
+        quant = f" --quant {manifest.quant}" if manifest.origin == "converted" else ""
+        return f"get it again with sqale-edge models pull {manifest.source} --name {manifest.name}{quant}"
 
 
 def store_folder() -> Path:

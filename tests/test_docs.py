@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+import sqale_edge
 from sqale_edge.cli import cli
 
 ROOT = Path(__file__).parents[1]
@@ -53,3 +55,19 @@ def test_local_links_resolve(page):
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", text)
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def spoken_texts():
+    """Every text of the package's source, with `…` for what is only known at run time."""
+    for path in Path(sqale_edge.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+
+
+def test_errors_of_the_troubleshooting_are_real():
+    """Each message in the table is one that the program can write."""
+    page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(.+?)` \|", page.partition("## When it fails")[2], re.MULTILINE)
+    assert len(rows) > 10
+    assert set(rows) - set(spoken_texts()) == set()

@@ -85,7 +85,7 @@ def ask(
 
     \b
     Example:
-      sqale-edge ask shop.sqlite "How many customers are there?" --model model.gguf --trace
+      sqale-edge ask shop.sqlite "How many customers are there?" --model sqale --trace
     """
     from sqale_edge.agent import Request  # noqa: PLC0415 - keeps --help light
     from sqale_edge.database import Database  # noqa: PLC0415

@@ -50,11 +50,13 @@ class Steps:
         self._is_ended = self._is_cleaning = False
 
     def __enter__(self) -> Self:
-        self._bars.start()
+        if not self._bars.disable:  # or it would end with an empty line
+            self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bars.stop()
+        if not self._bars.disable:
+            self._bars.stop()
 
     def say(self, line: str) -> None:
         """A line above the bars."""

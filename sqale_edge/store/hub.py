@@ -14,6 +14,7 @@ import json
 import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import quote
 
 from sqale_edge._version import __version__
 from sqale_edge.errors import StoreError
@@ -76,14 +77,15 @@ class Hub:
     """
 
     def __init__(self, *, is_offline: bool) -> None:
-        from huggingface_hub import constants, get_session, get_token, hf_hub_url  # noqa: PLC0415 - not a light import
+        from huggingface_hub import constants, get_session, get_token  # noqa: PLC0415 - not a light import
         from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
         self.why_offline = (
             "--offline was given" if is_offline else "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else None
         )
         self.manual_steps = "run it where there is a network"
-        self._get_session, self._get_token, self._make_url = get_session, get_token, hf_hub_url
+        self._get_session, self._get_token = get_session, get_token
+        self._may_send_token = not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN
         self._timeout_s = constants.HF_HUB_DOWNLOAD_TIMEOUT
         # The client's base of all errors; its module is httpx with one version of huggingface_hub, httpx2 with another.
         self._error: type[Exception] = next(
@@ -97,7 +99,7 @@ class Hub:
         Raises:
             StoreError: There is no connection, no such repository or revision, or no access to it.
         """
-        where = f"/revision/{revision.replace('/', '%2F')}" if revision else ""
+        where = f"/revision/{quote(revision, safe='')}" if revision else ""
         what = f"{repository}@{revision}" if revision else repository
         with self._mapped_errors(what):
             session = self._connect()
@@ -143,7 +145,7 @@ class Hub:
             InterruptedTransferError: As its name says, also inside the block.
             StoreError: The file cannot be had.
         """
-        url = self._make_url(listing.repository, file.name, revision=listing.commit, endpoint=self.endpoint)
+        url = f"{self.endpoint}/{listing.repository}/resolve/{listing.commit}/{quote(file.name)}"
         headers = self._headers() | {"Accept-Encoding": "identity"}
         if n_there:
             headers["Range"] = f"bytes={n_there}-"
@@ -160,7 +162,7 @@ class Hub:
             raise InterruptedTransferError(_say(error)) from error
 
     def _headers(self) -> dict[str, str]:
-        token = self._get_token()
+        token = self._get_token() if self._may_send_token else None
         return {"user-agent": f"sqale-edge/{__version__}"} | ({"authorization": f"Bearer {token}"} if token else {})
 
     def _connect(self) -> Any:

@@ -15,8 +15,11 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import Self
 from urllib.parse import unquote, urlsplit
 
+SQALE = "trl-lab/qwen3.5-2b-grpo-sqale"
+AGENT_SOURCE = 'SYSTEM_PROMPT = "Use the tools."\nUSER_TEMPLATE = "Q: {question}"\n'
 LARGE = (".safetensors", ".gguf", "tokenizer.json")  # what the real hub keeps outside git, with a SHA-256
 
 
@@ -35,7 +38,8 @@ class StandInHub:
         renamed: Old names of repositories and their new ones.
         gated: Repositories that need a token.
         requests: What was asked for: method, path, and the range.
-        tokens: The tokens that were sent, by the host that they were sent to.
+        authorizations: What was sent to prove who asks, with the host that it was sent to.
+        claimed_bytes: Sizes that the hub claims, by file, instead of the real ones.
         fault: Called with the path of a file and its content before it is sent; may change the answer, see `Answer`.
     """
 
@@ -45,10 +49,11 @@ class StandInHub:
         self.renamed: dict[str, str] = {}
         self.gated: set[str] = set()
         self.requests: list[tuple[str, str, str | None]] = []
+        self.authorizations: set[tuple[str, str]] = set()
+        self.claimed_bytes: dict[str, int] = {}
         self.fault = None
         self.chunk_bytes = 1 << 16
-        self.delay_s = 0.0
-        self.n_sent = 0
+        self.delay_s = 0.0  # after each chunk
 
     def add(self, repository: str, folder: Path | dict[str, bytes], **card: object) -> str:
         """Put a repository there; its commit."""
@@ -59,14 +64,14 @@ class StandInHub:
         self.cards[repository] = card
         return make_commit(files)
 
-    def __enter__(self) -> StandInHub:
+    def __enter__(self) -> Self:
         hub = self
 
         class Handler(_Handler):
             pass
 
         Handler.hub = hub
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
@@ -76,9 +81,9 @@ class StandInHub:
         self._server.shutdown()
         self._server.server_close()
 
-    def downloads(self) -> list[str]:
-        """The names of the files that were asked for."""
-        return [path.rpartition("/")[2] for method, path, _ in self.requests if "/resolve/" in path]
+    def list_downloads(self) -> list[str]:
+        """The names of the files that were asked for, in that order."""
+        return [path.rpartition("/")[2] for _, path, _ in self.requests if "/resolve/" in path]
 
 
 class Answer:
@@ -99,6 +104,11 @@ class Answer:
         self.ignore_range = False
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """A client that was killed is no news."""
+
+
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     hub: StandInHub
@@ -109,6 +119,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append(("GET", path, self.headers.get("Range")))
+        if token := self.headers.get("Authorization"):
+            self.hub.authorizations.add((self.headers["Host"].partition(":")[0], token))
         with contextlib.suppress(ConnectionError, TimeoutError):
             if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
                 self._describe(match[1], match[2])
@@ -152,9 +164,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         siblings = []
         for name, content in files.items():
-            entry = {"rfilename": name, "size": len(content)}
+            n_bytes = self.hub.claimed_bytes.get(name, len(content))
+            entry = {"rfilename": name, "size": n_bytes}
             if name.endswith(LARGE):
-                entry["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
+                entry["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": n_bytes, "pointerSize": 134}
             entry["blobId"] = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
             siblings.append(entry)
         about = {"id": repository, "sha": commit, "siblings": siblings, "cardData": self.hub.cards[repository]}
@@ -167,7 +180,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if name not in files:
             self._fail(404, "EntryNotFound")
         elif name.endswith(LARGE):  # the real hub sends them from another address
-            self._send(302, {"Location": f"/cdn/{repository}/{commit}/{name}", "X-Repo-Commit": commit}, b"")
+            place = f"http://localhost:{self.server.server_port}/cdn/{repository}/{commit}/{name}"
+            self._send(302, {"Location": place, "X-Repo-Commit": commit}, b"")
         else:
             self._send_file(files[name], path)
 
@@ -190,7 +204,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             content = content[: answer.cut_after]
         for position in range(0, len(content), self.hub.chunk_bytes):
             self.wfile.write(content[position : position + self.hub.chunk_bytes])
-            self.hub.n_sent += self.hub.chunk_bytes
             time.sleep(self.hub.delay_s)
         if answer.cut_after is not None:
             self.wfile.flush()
