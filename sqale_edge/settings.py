@@ -134,7 +134,8 @@ class EngineSettings(_Settings):
             cells.
         n_draft: Tokens that are guessed at a time where the log repeats itself, and evaluated in one step with the
             next; 0 guesses none. Each takes one more recurrent state. No answer changes but by the last bits of logits.
-        threads: CPU threads for decoding; None chooses from the CPUs that this process may use.
+        threads: CPU threads for decoding; None takes what `sqale-edge bench --tune` found here, else the cores that
+            this process may use.
         threads_batch: The same for prefilling.
         gpu_layers: Layers to offload to a GPU: `auto` all where this build can, `off` none, or a count, which fails
             where it cannot be done.

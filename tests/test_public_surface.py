@@ -103,7 +103,11 @@ def test_llama_and_convert_are_loaded_late(module):
 
 @pytest.mark.parametrize(
     "module",
-    ["sqale_edge", "sqale_edge.testing", *(f"sqale_edge.cli.{name}" for name in ("ask", "convert", "doctor", "eval"))],
+    [
+        "sqale_edge",
+        "sqale_edge.testing",
+        *(f"sqale_edge.cli.{name}" for name in ("ask", "bench", "convert", "doctor", "eval")),
+    ],
 )
 def test_import_is_light(module):
     """Importing, and so `--help`, loads neither llama.cpp nor numpy nor the hub's client."""

@@ -51,11 +51,12 @@ def _describe_machine() -> dict[str, dict[str, Any]]:
     from sqale_edge.llama import default_threads, describe_build  # noqa: PLC0415 - keeps --help light
     from sqale_edge.llama.memory import available_memory  # noqa: PLC0415
     from sqale_edge.llama.model import choose_gpu_layers  # noqa: PLC0415
-    from sqale_edge.llama.threads import allowed_cpus  # noqa: PLC0415
+    from sqale_edge.llama.threads import allowed_cpus, tuned_threads  # noqa: PLC0415
     from sqale_edge.settings import EngineSettings  # noqa: PLC0415
 
     build = describe_build()
     n_threads, n_threads_batch = default_threads()
+    tuned = tuned_threads()
     return {
         "build": {
             "sqale_edge": __version__,
@@ -69,6 +70,7 @@ def _describe_machine() -> dict[str, dict[str, Any]]:
             "allowed_cpus": allowed_cpus(),
             "threads_decode": n_threads,
             "threads_prefill": n_threads_batch,
+            "threads_chosen": f"by bench --tune, {tuned.measured_on}, {tuned.model}" if tuned else "by the cores",
             "available_memory_bytes": available_memory(),
         },
     }

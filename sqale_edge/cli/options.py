@@ -58,7 +58,7 @@ def load_options(command: F) -> F:
         click.option(
             "--threads",
             type=click.IntRange(1, 512),
-            help="CPU threads. [default: the cores that this process may use; one in `demo`]",
+            help="CPU threads. [default: what bench --tune found, else the cores; one in `demo`]",
         ),
         click.option("--gpu-layers", type=_GpuLayersType(), help="Layers to offload to a GPU. [default: auto]"),
         click.option(

@@ -336,6 +336,12 @@ class LlamaEngine:
             counters = llama_cpp.llama_perf_context(self._context)
         return int(counters.n_p_eval + counters.n_eval)
 
+    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
+        """Decode and prefill with so many threads from now on."""
+        with self._working():
+            llama_cpp.llama_set_n_threads(self._context, n_threads, n_threads_batch)
+            self.n_threads, self.n_threads_batch = n_threads, n_threads_batch
+
     def cancel(self) -> None:
         """See `Engine`."""
         self._stop(Cancelled("the sequence was cancelled"))

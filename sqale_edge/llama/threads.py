@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
+
+from sqale_edge.llama.tuning import Tuning, read_tuning
 
 
 def allowed_cpus() -> int:
@@ -72,13 +75,40 @@ def physical_cores() -> int:
 
 
 def default_threads() -> tuple[int, int]:
-    """Threads for decoding and for prefilling: the cores, for both.
+    """Threads for decoding and for prefilling: what was measured here, else the cores, for both.
 
     Decoding waits for memory and prefilling fills a core's vector units, so a second thread on a core should only get
-    in the way; not measured on a machine with hyper-threads.
+    in the way; `sqale-edge bench --tune` measures it.
     """
+    tuned = tuned_threads()
+    if tuned:
+        return tuned.threads, tuned.threads_batch
     n_cores = physical_cores()
     return n_cores, n_cores
+
+
+def tuned_threads() -> Tuning | None:
+    """What `sqale-edge bench --tune` found on this machine, if it was run."""
+    return read_tuning(identify_machine())
+
+
+def identify_machine() -> str:
+    """What the best number of threads depends on: the processor, and how much of it this process may use."""
+    return f"{cpu_name()}, {physical_cores()} cores, {allowed_cpus()} CPUs"
+
+
+def cpu_name() -> str:
+    """The processor, as the system calls it."""
+    if sys.platform == "linux":
+        try:
+            lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []
+        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+        return name or platform.machine()
+    if sys.platform == "darwin":
+        return _ask_sysctl("machdep.cpu.brand_string") or platform.machine()
+    return platform.processor() or platform.machine()
 
 
 def _siblings(cpu: int) -> str:
@@ -89,8 +119,14 @@ def _siblings(cpu: int) -> str:
 
 
 def _performance_cores() -> int | None:
-    command = ["/usr/sbin/sysctl", "-n", "hw.perflevel0.physicalcpu"]
+    text = _ask_sysctl("hw.perflevel0.physicalcpu")
+    return int(text) if text.isdigit() else None
+
+
+def _ask_sysctl(name: str) -> str:
+    """What macOS says; empty where it says nothing."""
+    command = ["/usr/sbin/sysctl", "-n", name]
     try:
-        return int(subprocess.run(command, capture_output=True, check=True, timeout=5).stdout)  # noqa: S603 - a fixed command
+        return subprocess.run(command, capture_output=True, check=True, timeout=5).stdout.decode().strip()  # noqa: S603 - a fixed command
     except (OSError, ValueError, subprocess.SubprocessError):
-        return None
+        return ""

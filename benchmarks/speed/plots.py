@@ -1,0 +1,49 @@
+"""Plots of a document as PNG files; they need matplotlib, the extra `bench`."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_DPI = 150
+
+
+def draw_plots(document: dict[str, Any], folder: Path) -> list[Path] | None:
+    """Write a plot for each measurement with times into `folder`, and return the files; None without matplotlib.
+
+    A file of the same name is replaced.
+    """
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - an optional package
+    except ImportError:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, result in document["measurements"].items():
+        bars = [
+            (f"{figure['name']}\n{contender}", one["samples_s"])
+            for figure in result["figures"]
+            for contender, one in figure["contenders"].items()
+        ]
+        if not bars:
+            continue
+        plot = Figure(figsize=(8, 1.2 + 0.45 * len(bars)), layout="constrained")
+        axes = plot.subplots()
+        axes.boxplot([samples for _, samples in bars][::-1], orientation="horizontal", widths=0.6)
+        axes.set_yticks(range(1, len(bars) + 1), [label for label, _ in bars][::-1], fontsize=7)
+        axes.set_xlabel("seconds (box: quartiles, line: median)")
+        axes.set_xlim(left=0)
+        axes.grid(axis="x", alpha=0.3)
+        axes.set_title(f"{name}: {document['model']['name']}, {document['machine']['cpu']}", fontsize=9)
+        path = folder / f"speed-{name}.png"
+        try:
+            plot.savefig(path, dpi=_DPI)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+        paths.append(path)
+    return paths

@@ -1,0 +1,156 @@
+"""A document for a person: Markdown tables, with what they depend on in front."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .goals import list_goals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_MIB, _GB = 1 << 20, 1e9
+
+
+def write_markdown(document: dict[str, Any]) -> str:
+    """The whole document, section by section."""
+    parts = [
+        f"## Speed of {document['model']['name']}",
+        _head(document),
+        *_bandwidth(document),
+    ]
+    for name, result in document["measurements"].items():
+        if result["figures"]:
+            parts += [f"### {name}", _figures(result["figures"])]
+            ratios = _ratios(result["figures"])
+            parts += [ratios] if ratios else []
+        parts += _peers(result)
+    parts += [*_first_tokens(document), *_episodes(document), *_loading(document), *_goals(document)]
+    if document["skipped"]:
+        lines = [f"- {one['measurement']}, {one['what']}: {one['why']}" for one in document["skipped"]]
+        parts.append("### Left out\n\n" + "\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _head(document: dict[str, Any]) -> str:
+    """What the figures depend on."""
+    model, machine = document["model"], document["machine"]
+    versions, settings = document["versions"], document["settings"]
+    size = f"{model['n_parameters'] / 1e9:.3g} billion parameters, {model['file_bytes'] / _MIB:,.0f} MiB"
+    threads = f"threads: {settings['threads']} to decode, {settings['threads_batch']} to prefill"
+    load = f"load average {_number(machine['load_average_at_start'])} at the start"
+    build = f"llama-cpp-python {versions['llama_cpp_python']} ({', '.join(versions['cpu_features'])})"
+    lines = (
+        f"{model['file']}, {size}, SHA-256 {model['sha256'][:16]}",
+        f"{document['measured_at']}, commit {versions['commit'] or 'unknown'}",
+        f"{machine['cpu']}, cores: {machine['cores']}, {threads}; {settings['offload']}; {load}; {machine['system']}",
+        f"sqale-edge {versions['sqale_edge']}, Python {versions['python']}, {build}",
+    )
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3g}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def _figures(figures: Iterable[dict[str, Any]]) -> str:
+    rows = [
+        [
+            figure["name"],
+            name,
+            f"{one['tok_per_s']:.4g}" if "tok_per_s" in one else "",
+            _seconds(one["median_s"]),
+            _seconds(one["iqr_s"]),
+            str(len(one["samples_s"])),
+        ]
+        for figure in figures
+        for name, one in figure["contenders"].items()
+    ]
+    return _table(["what", "contender", "tok/s", "median", "interquartile range", "samples"], rows)
+
+
+def _ratios(figures: Iterable[dict[str, Any]]) -> str:
+    rows = [
+        [figure["name"], name, f"{one['median']:.3f}", f"{one['iqr']:.3f}"]
+        for figure in figures
+        for name, one in figure["ratios"].items()
+    ]
+    return _table(["what", "ratio", "median", "interquartile range"], rows) if rows else ""
+
+
+def _bandwidth(document: dict[str, Any]) -> list[str]:
+    found = document["measurements"].get("bandwidth")
+    if not found or "ceiling_tok_per_s" not in found:
+        return []
+    rates = ", ".join(
+        f"{name} {found[f'{name}_bytes_per_s']['median'] / _GB:.3g}" for name in ("read", "copy", "triad")
+    )
+    note = "" if found["beyond_all_caches"] else " The arrays may fit into a cache: the ceiling is too high then."
+    n_read = f"{document['model']['read_bytes_per_token'] / _MIB:,.0f} MiB"
+    ceiling = f"at most **{found['ceiling_tok_per_s']:.4g} tok/s**"
+    return [
+        f"Memory bandwidth in GB/s, {found['threads']} at work: {rates}. {n_read} for a token allow {ceiling}.{note}"
+    ]
+
+
+def _peers(result: dict[str, Any]) -> list[str]:
+    return [
+        f"{name} {about['version']}" + (f", built with: {about['system']}" if about.get("system") else "") + "."
+        for name, about in result.get("peers", {}).items()
+    ]
+
+
+def _first_tokens(document: dict[str, Any]) -> list[str]:
+    found = document["measurements"].get("ttft", {})
+    rows = [
+        [name, *(str(counts[key]) for key in ("n_prompt", "n_cached", "n_evaluated"))]
+        for name, counts in found.items()
+        if isinstance(counts, dict)
+    ]
+    return [_table(["first token", "prompt tokens", "cached", "evaluated"], rows)] if rows else []
+
+
+def _episodes(document: dict[str, Any]) -> list[str]:
+    found = document["measurements"].get("episodes", {})
+    rows = []
+    for figure in found.get("figures", []):
+        log, ours = figure["log"], figure["ours"]
+        published = f"{found['published_tflop']} published for a question in the reference's harness"
+        rows.append(
+            [
+                figure["name"],
+                str(log["n_turns"]),
+                f"{log['n_prompt']} + {log['n_decoded']}",
+                ", ".join(map(str, ours["n_evaluated_by_turn"])),
+                "yes" if ours["only_new_tokens"] else "no",
+                f"{figure['tflop']:.3g} ({published})",
+            ]
+        )
+    head = ["episode", "turns", "tokens given + written", "evaluated by turn", "only new ones", "TFLOP"]
+    return [_table(head, rows)] if rows else []
+
+
+def _loading(document: dict[str, Any]) -> list[str]:
+    rows = [
+        [name, f"{peak['median'] / _MIB:,.0f} MiB"]
+        for figure in document["measurements"].get("loading", {}).get("figures", [])
+        for name, peak in figure["peak_memory_bytes"].items()
+    ]
+    return [_table(["contender", "peak memory"], rows)] if rows else []
+
+
+def _goals(document: dict[str, Any]) -> list[str]:
+    rows = [
+        [goal.name, f"{goal.value:.3f}", f"{goal.sign} {goal.limit:.3g}", "reached" if goal.is_met else "missed"]
+        for goal in list_goals(document)
+    ]
+    return ["### Goals", _table(["what", "measured", "goal", ""], rows)] if rows else []
