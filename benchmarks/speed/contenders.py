@@ -61,7 +61,7 @@ class Ours:
 
     def load(self, model: str, settings: dict[str, Any]) -> dict[str, Any]:
         """Load; the seconds it took."""
-        from sqale_edge import Agent  # noqa: PLC0415
+        from sqale_edge.agent import Agent  # noqa: PLC0415
 
         self.prepare()
         # One token is all that is asked for: what counts is how soon it comes.

@@ -14,9 +14,10 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Self
 
-from sqale_edge import Agent, EpisodeLimits
+from sqale_edge.agent import Agent
 from sqale_edge.errors import ContextOverflowError
 from sqale_edge.protocol import Protocol
+from sqale_edge.settings import EpisodeLimits
 
 from .recording import RecordingEngine, Step
 
