@@ -77,7 +77,7 @@ class Bench:
         self.settings = settings
         self.plan = plan or Plan()
         self._only = tuple(only)
-        self._engine: LlamaEngine | None = None
+        self._engines: list[LlamaEngine] = []
         self._reason = ""
         self.rates: dict[str, float] = {}  # tok/s of prefill and decode, once they are known
         self.model: dict[str, Any] = {}
@@ -151,8 +151,7 @@ class Bench:
     def _end(self, reason: str) -> None:
         if self._reason != "stopped":
             self._reason = reason
-        engine = self._engine
-        if engine:
+        for engine in list(self._engines):
             engine.cancel()
 
     def is_ended(self) -> bool:
@@ -165,21 +164,22 @@ class Bench:
             raise Cancelled(f"the benchmark has ended: {self._reason}")
 
     @contextlib.contextmanager
-    def load(self, n_ctx: int, n_sequences: int) -> Iterator[LlamaEngine]:
+    def load(self, n_ctx: int, n_sequences: int, n_draft: int | None = None) -> Iterator[LlamaEngine]:
         """A loaded and warmed-up engine, which `stop` reaches; closed behind the block."""
         from sqale_edge.llama import LlamaEngine  # noqa: PLC0415 - loaded when a model is, not before
 
         self.check()
-        settings = dataclasses.replace(self.settings, n_ctx=n_ctx, n_sequences=n_sequences)
+        n_draft = self.settings.n_draft if n_draft is None else n_draft
+        settings = dataclasses.replace(self.settings, n_ctx=n_ctx, n_sequences=n_sequences, n_draft=n_draft)
         engine = LlamaEngine(self.path, settings, on_progress=lambda _: not self.is_ended())
         try:
-            self._engine = engine
+            self._engines.append(engine)
             warm_up(engine)
             self.check()
             yield engine
         finally:
-            self._engine = None
             engine.close()
+            self._engines = [one for one in self._engines if one is not engine]
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[Path]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 PUBLISHED_TFLOP = 224  # a question of M_SQaLe in the reference's own harness
 N_WORK_PREFILL, N_WORK_DECODE = 600, 8  # more than a batch, and a few single tokens: all buffers are in use
+N_DRAFT = 16
 _QUESTIONS = (  # about equally long
     "How many orders of each customer were delivered in 2023, the customers with most of them first of all?",
     "Which products of each supplier were never ordered in 2024, the most expensive ones at the beginning?",
@@ -307,6 +308,41 @@ def _name_vote(name: str, n: int) -> str:
     return f"{name}, {n} at a time"
 
 
+def measure_drafts(bench: Bench, seconds: float, result: Result) -> None:
+    """The same episode with drafted tokens and without, on two engines that take turns."""
+    n_draft, n_ctx = bench.settings.n_draft or N_DRAFT, bench.settings.n_ctx
+    shape = bench.plan.shapes[0]
+    guesses = {"n_guessed": 0, "n_guesses_right": 0}
+    with (
+        bench.folder() as folder,
+        bench.load(n_ctx, n_sequences=1, n_draft=0) as plain,
+        bench.load(n_ctx, n_sequences=1, n_draft=n_draft) as drafting,
+    ):
+        log = _make_log(plain, shape, folder, result)
+        if log is None:
+            return
+
+        def run(engine: LlamaEngine) -> float:
+            before = engine.n_guessed, engine.n_guesses_right
+            seconds_taken = replay(engine, log, check=bench.check).total_s
+            if engine is drafting:
+                guesses["n_guessed"] = engine.n_guessed - before[0]
+                guesses["n_guesses_right"] = engine.n_guesses_right - before[1]
+            return seconds_taken
+
+        names = "without drafts", f"up to {n_draft} drafted"
+        samples = alternate(
+            {names[0]: functools.partial(run, plain), names[1]: functools.partial(run, drafting)},
+            n_rounds=bench.plan.n_rounds,
+            seconds=seconds,
+            n_warm_up=0,
+            check=bench.check,
+        )
+    ratio = Ratio("with drafts against without", names[1], names[0])
+    about = {"log": log.count(), **guesses}
+    result.figures.append(Figure(f"drafts on the {shape.name} episode", samples, log.n_tokens, [ratio], about))
+
+
 def measure_loading(bench: Bench, seconds: float, result: Result) -> None:
     """Seconds to load, and the most memory a process had that loaded the model and evaluated and decoded a little."""
     settings = _child_settings(bench)
@@ -391,6 +427,7 @@ MEASUREMENTS = (
     Measurement("decoding", "prefill and decode; sampling and grammar", 5, measure_decoding),
     Measurement("ttft", "the first token: cold, warm, restarted", 2, measure_first_token),
     Measurement("votes", "several episodes in one batch", 4, measure_votes),
+    Measurement("drafts", "drafted tokens, with and without", 2, measure_drafts),
     Measurement("loading", "load time and peak memory", 1, measure_loading),
     Measurement("episodes", "whole episodes, and the peers'", 8, measure_episodes),
 )

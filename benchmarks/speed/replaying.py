@@ -63,7 +63,7 @@ def replay(
 ) -> Replay:
     """Replay `log` on a new sequence, or on several at a time as in a vote: the first prompt is evaluated once.
 
-    The last token is drawn and not evaluated, as in a real episode.
+    The last token is drawn and not evaluated, as in a real episode. An engine that drafts does so, on a single one.
 
     Args:
         engine: With as many sequences free.
@@ -92,7 +92,7 @@ def replay(
                 sequences.append(sequences[0].fork(len(sequences)))
             decode_start = time.perf_counter()
             for phase, tokens in ((None, turn.free), (grammar, turn.grammar)):
-                for place in _decode_each(engine, sequences, tokens, phase):
+                for place in _decode_each(engine, sequences, tokens, phase, drafts=len(sequences) == 1):
                     if place == 0 and not cost.ttft_s:
                         cost.ttft_s = time.perf_counter() - start
             cost.decode_s += time.perf_counter() - decode_start
@@ -109,22 +109,27 @@ def replay(
 def decode_log(
     engine: LlamaEngine, sequences: Sequence[LlamaSequence], tokens: Sequence[int], phase: Grammar | None
 ) -> float:
-    """Decode `tokens` on each of `sequences`, in one batch a step; the seconds it took. Raises as `replay` does."""
+    """Decode `tokens` on each of `sequences`, in one batch a step, and draft none; the seconds. Raises as `replay`."""
     start = time.perf_counter()
-    for _ in _decode_each(engine, sequences, tokens, phase):
+    for _ in _decode_each(engine, sequences, tokens, phase, drafts=False):
         pass
     return time.perf_counter() - start
 
 
 def _decode_each(
-    engine: LlamaEngine, sequences: Sequence[LlamaSequence], tokens: Sequence[int], phase: Grammar | None
+    engine: LlamaEngine,
+    sequences: Sequence[LlamaSequence],
+    tokens: Sequence[int],
+    phase: Grammar | None,
+    *,
+    drafts: bool,
 ) -> Iterator[int]:
-    """Decode as `decode_log` does, and yield the place of each token once it is drawn."""
+    """Decode as `decode_log` does, and yield the place of each token once it is drawn; `drafts`: if the engine does."""
     if not tokens:
         return
     decodings = [sequence.start(phase, len(tokens), frozenset()) for sequence in sequences]
     for place, token in enumerate(tokens):
-        engine.evaluate(sequences)
+        engine.evaluate(sequences, len(tokens) - place - 1 if drafts else 0)
         for sequence, decoding in zip(sequences, decodings, strict=True):
             assert sequence.logits is not None, "a prompt was evaluated"
             sequence.logits[token] = _CERTAIN

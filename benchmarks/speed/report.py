@@ -25,7 +25,8 @@ def write_markdown(document: dict[str, Any]) -> str:
             ratios = _ratios(result["figures"])
             parts += [ratios] if ratios else []
         parts += _peers(result)
-    parts += [*_first_tokens(document), *_episodes(document), *_loading(document), *_goals(document)]
+    for section in (_first_tokens, _drafts, _episodes, _loading, _goals):
+        parts += section(document)
     if document["skipped"]:
         lines = [f"- {one['measurement']}, {one['what']}: {one['why']}" for one in document["skipped"]]
         parts.append("### Left out\n\n" + "\n".join(lines))
@@ -117,6 +118,14 @@ def _first_tokens(document: dict[str, Any]) -> list[str]:
         if isinstance(counts, dict)
     ]
     return [_table(["first token", "prompt tokens", "cached", "evaluated"], rows)] if rows else []
+
+
+def _drafts(document: dict[str, Any]) -> list[str]:
+    return [
+        f"Of {figure['n_guessed']} drafted tokens {figure['n_guesses_right']} were right, "
+        f"of {figure['log']['n_decoded']} that were written."
+        for figure in document["measurements"].get("drafts", {}).get("figures", [])
+    ]
 
 
 def _episodes(document: dict[str, Any]) -> list[str]:

@@ -185,8 +185,9 @@ def _calls(shape: Shape, number: int) -> Iterator[dict[str, Any]]:
     for place, tool in enumerate(shape.turns[number]):
         table = names[(place * 7 + number) % len(names)]
         other = names[(place * 7 + number + 3) % len(names)]
+        tried = names[place * 7 % len(names)]  # in every turn: what is submitted is what was tried first
         query = (
-            f"SELECT category, count(*) AS n FROM {table} WHERE status = 'active' AND created_at >= '2024-01-01' "
+            f"SELECT category, count(*) AS n FROM {tried} WHERE status = 'active' AND created_at >= '2024-01-01' "
             f"AND amount > {place} GROUP BY category ORDER BY n DESC, category LIMIT 20"
         )
         args = {

@@ -27,6 +27,7 @@ from sqale_edge.benchmarks.speed.bandwidth import (
     last_cache_bytes,
     measure_bandwidth,
 )
+from sqale_edge.benchmarks.speed.bench import warm_up
 from sqale_edge.benchmarks.speed.contenders import LLAMA_CPP_PYTHON, OURS, SERVER, peak_memory_bytes
 from sqale_edge.benchmarks.speed.decoding import choose_depths, measure_depths
 from sqale_edge.benchmarks.speed.measuring import Figure, Ratio, alternate, summarize
@@ -48,6 +49,7 @@ from sqale_edge.benchmarks.speed.tune import choose
 
 from sqale_edge import Database, EngineSettings, Toolbox
 from sqale_edge.errors import Cancelled, ContextOverflowError, ModelError, SqaleEdgeError
+from sqale_edge.llama import LlamaEngine
 from sqale_edge.llama.bare import decode_bare
 from sqale_edge.protocol import Protocol
 from sqale_edge.testing import ScriptedEngine
@@ -218,6 +220,17 @@ def test_a_warm_replay_does_not_evaluate_what_is_shared(engine, log):
     assert len(base) == log.n_shared
 
 
+def test_a_replay_drafts_where_the_engine_does(qwen_gguf, tmp_path):
+    """The same tokens are written; a query that is submitted after it ran is guessed, and right."""
+    engine = LlamaEngine(qwen_gguf, EngineSettings(n_ctx=4096, n_draft=8, threads=1))
+    warm_up(engine)
+    log = make_log(engine, Shape("twice", 2, 0, (("run_query",), ("submit_sql",))), tmp_path)
+    replay(engine, log)
+    assert engine.n_guesses_right > 50
+    assert engine.n_guessed >= engine.n_guesses_right
+    engine.close()
+
+
 def test_a_log_against_the_grammar_is_an_error(engine):
     """No token is drawn in place of the log's."""
     prompt, text = (tuple(engine.tokenize(text, trusted=False)) for text in ("Hello", "Hello"))
@@ -340,7 +353,7 @@ def test_a_run_measures_everything(document):
     names = [figure["name"] for result in document["measurements"].values() for figure in result["figures"]]
     assert names == [
         *("prefill at 0", "decode at 0", "prefill at 20", "decode at 20", "first token"),
-        *("votes on the tiny episode", "load", "tiny episode"),
+        *("votes on the tiny episode", "drafts on the tiny episode", "load", "tiny episode"),
     ]
 
 
