@@ -3,8 +3,10 @@
 How each is driven:
 
 - `sqale-edge`: a real `Agent`.
-- `llama-cpp-python`: its completion call as most programs would use it: the whole prompt as text each turn, its own
-  sampler chain and grammar. The log's tokens are made certain by a logits processor, whose own time does not count.
+- `llama-cpp-python`: its completion call as most programs would use it: the whole prompt as text each turn, as the chat
+  template renders it, which leaves out the thoughts of earlier turns; its own sampler chain and grammar. The log's
+  tokens are made certain by a logits processor, whose own time does not count. *Appending* is the best that can be done
+  with it: thoughts stay, so that each prompt begins with the one before, as far as its tokens come out the same.
 - `llama.cpp server`: token ids over HTTP on this machine, its prompt cache on. It cannot be held to a log's tokens, so
   it writes as many tokens of its own, and those are what the next turn's prompt holds. It does without a grammar, which
   spares it that work.
@@ -124,14 +126,16 @@ class LlamaCppPython:
         self._llama_cpp = llama_cpp
         return {"seconds": seconds, "version": llama_cpp.__version__}
 
-    def episode(self, log: dict[str, Any]) -> dict[str, Any]:
+    def episode(self, log: dict[str, Any], *, keeps_thoughts: bool) -> dict[str, Any]:
         """Replay a log: each turn is one completion of everything so far, as text."""
         grammars = [self._make_grammar(thinks=thinks) for thinks in (False, True)]
         history: list[int] = []
         forcing_s = 0.0
-        n_decoded = n_evaluated = 0
+        n_decoded = n_given = 0
+        turns = TokenLog.from_dict(log).turns
+        n_before, n_turns = self._count(), len(turns)
         start = time.perf_counter()
-        for turn in TokenLog.from_dict(log).turns:
+        for turn in turns:
             history += turn.prompt
             left = list(turn.decoded)
             first = len(left)
@@ -156,13 +160,20 @@ class LlamaCppPython:
                 logits_processor=self._llama_cpp.LogitsProcessorList([force]),
             )
             n_decoded += first - len(left)
-            n_evaluated += answer["usage"]["prompt_tokens"]
-            history += turn.decoded
+            n_given += answer["usage"]["prompt_tokens"]
+            history += turn.decoded if keeps_thoughts else turn.grammar
         return {
             "seconds": time.perf_counter() - start - forcing_s,
             "n_decoded": n_decoded,
-            "n_prompt_tokens_given": n_evaluated,
+            "n_prompt_given": n_given,
+            # Of the tokens that a turn writes the last is not evaluated; the others are, one by one.
+            "n_prompt_evaluated": self._count() - n_before - (n_decoded - n_turns),
         }
+
+    def _count(self) -> int:
+        """Tokens that llama.cpp says it has evaluated."""
+        counters = self._llama_cpp.llama_perf_context(self._model.ctx)
+        return int(counters.n_p_eval + counters.n_eval)
 
     def work(self, n_prefill: int, n_decode: int) -> dict[str, Any]:
         """Evaluate and decode something, as an episode does."""
@@ -222,17 +233,23 @@ class Server:
         """
         episode = TokenLog.from_dict(log)
         history: list[int] = []
-        n_decoded = n_evaluated = 0
+        n_decoded = n_given = n_evaluated = 0
         start = time.perf_counter()
         for number, turn in enumerate(episode.turns):
             history += turn.prompt
             if number == 0:
                 history[episode.n_shared] = turn.decoded[variant % len(turn.decoded)]
+            n_given += len(history)
             answer = self._complete(history, len(turn.decoded), slot)
             history += answer["tokens"]
             n_decoded += len(answer["tokens"])
             n_evaluated += answer["timings"]["prompt_n"]
-        return {"seconds": time.perf_counter() - start, "n_decoded": n_decoded, "n_evaluated": n_evaluated}
+        return {
+            "seconds": time.perf_counter() - start,
+            "n_decoded": n_decoded,
+            "n_prompt_given": n_given,
+            "n_prompt_evaluated": n_evaluated,
+        }
 
     def together(self, log: dict[str, Any], n: int) -> dict[str, Any]:
         """The log `n` times at a time, in as many slots."""

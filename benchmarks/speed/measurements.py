@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 PUBLISHED_TFLOP = 224  # a question of M_SQaLe in the reference's own harness
 N_WORK_PREFILL, N_WORK_DECODE = 600, 8  # more than a batch, and a few single tokens: all buffers are in use
 N_DRAFT = 16
+_APPENDING = f"{LLAMA_CPP_PYTHON}, appending"
 _QUESTIONS = (  # about equally long
     "How many orders of each customer were delivered in 2023, the customers with most of them first of all?",
     "Which products of each supplier were never ordered in 2024, the most expensive ones at the beginning?",
@@ -222,22 +223,26 @@ def _measure_episode(
         last[name] = cost
         return cost.total_s
 
-    def peer(name: str) -> float:
+    def llama_cpp_python(*, keeps_thoughts: bool) -> float:
+        answer = peers[LLAMA_CPP_PYTHON].call("episode", log=log.to_dict(), keeps_thoughts=keeps_thoughts)
+        last[_APPENDING if keeps_thoughts else LLAMA_CPP_PYTHON] = answer
+        return float(answer.pop("seconds"))
+
+    def server() -> float:
         nonlocal n_served
-        arguments: dict[str, Any] = {"log": log.to_dict()}
-        if name == SERVER:
-            n_served += 1
-            arguments["variant"] = n_served
-        answer = peers[name].call("episode", **arguments)
-        seconds_taken: float = answer.pop("seconds")
-        last[name] = answer
-        return seconds_taken
+        n_served += 1
+        last[SERVER] = answer = peers[SERVER].call("episode", log=log.to_dict(), variant=n_served)
+        return float(answer.pop("seconds"))
 
     contenders: dict[str, Callable[[], float]] = {
         OURS: functools.partial(ours, is_warm=False),
         f"{OURS}, warm": functools.partial(ours, is_warm=True),
-        **{name: functools.partial(peer, name) for name in peers},
     }
+    if LLAMA_CPP_PYTHON in peers:
+        contenders[LLAMA_CPP_PYTHON] = functools.partial(llama_cpp_python, keeps_thoughts=False)
+        contenders[_APPENDING] = functools.partial(llama_cpp_python, keeps_thoughts=True)
+    if SERVER in peers:
+        contenders[SERVER] = server
     try:
         base.append(log.turns[0].prompt[: log.n_shared])
         if SERVER in peers:  # it has the shared part of the prompt in its cache, as the warm one of ours has
@@ -247,8 +252,8 @@ def _measure_episode(
         base.close()
     ratios = [
         Ratio(f"{ours_name} against {name}", ours_name, name)
-        for ours_name, name in ((OURS, LLAMA_CPP_PYTHON), (f"{OURS}, warm", SERVER))
-        if name in peers
+        for ours_name, name in ((OURS, LLAMA_CPP_PYTHON), (OURS, _APPENDING), (f"{OURS}, warm", SERVER))
+        if name in contenders
     ]
     cost = last[OURS]
     assert isinstance(cost, Replay), "it was replayed"
@@ -256,7 +261,7 @@ def _measure_episode(
         "log": log.count(),
         "tflop": 2 * bench.model["n_parameters"] * (log.n_tokens - 1) / 1e12,
         "ours": {"ttft_s": cost.ttft_s, "prefill_s": cost.prefill_s, "decode_s": cost.decode_s, **cost.counts()},
-        "peers": {name: last[name] for name in peers},
+        "peers": {name: counts for name, counts in last.items() if not isinstance(counts, Replay)},
     }
     return Figure(f"{log.name} episode", samples, log.n_tokens, ratios, about)
 
@@ -411,6 +416,7 @@ def _open_peers(
         settings = _child_settings(bench, n_sequences=n_sequences, n_ctx=n_ctx or bench.settings.n_ctx)
         try:
             loaded = child.call("load", model=str(bench.path), settings=settings)
+            child.call("work", n_prefill=N_WORK_DECODE, n_decode=N_WORK_DECODE)  # warm up; counters leave their first 1
         except (MissingError, ModelError) as error:
             bench.check()
             result.skipped.append((name, str(error)))

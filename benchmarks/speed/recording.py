@@ -50,6 +50,10 @@ class RecordingEngine:
         """The real engine's."""
         return self._engine.info
 
+    @property
+    def state_key(self) -> None:
+        """There is no state that could be kept."""
+
     def tokenize(self, text: str, trusted: bool) -> list[int]:
         """The real engine's."""
         return self._engine.tokenize(text, trusted)
@@ -152,6 +156,10 @@ class RecordingSequence:
     def snapshot(self) -> bytes:
         """See `TokenSequence`; there is no state to save."""
         raise ModelError("nothing is evaluated here: there is no state to save")
+
+    def load(self, snapshot: bytes) -> None:
+        """There is no state that could be taken over."""
+        raise ModelError(f"nothing is evaluated here, and {len(snapshot)} bytes of state were given")
 
     def close(self) -> None:
         """See `TokenSequence`."""

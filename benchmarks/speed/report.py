@@ -145,7 +145,13 @@ def _episodes(document: dict[str, Any]) -> list[str]:
             ]
         )
     head = ["episode", "turns", "tokens given + written", "evaluated by turn", "only new ones", "TFLOP"]
-    return [_table(head, rows)] if rows else []
+    peers = [
+        f"{name} was given {counts['n_prompt_given']} prompt tokens in the {figure['name']}, and evaluated "
+        f"{counts['n_prompt_evaluated']} of them."
+        for figure in found.get("figures", [])
+        for name, counts in figure["peers"].items()
+    ]
+    return [_table(head, rows), *peers] if rows else []
 
 
 def _loading(document: dict[str, Any]) -> list[str]:

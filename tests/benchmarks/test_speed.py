@@ -451,13 +451,18 @@ def test_the_quick_plan_is_a_smaller_one():
 
 
 def test_llama_cpp_pythons_call_replays_the_same_log(engine, log, qwen_gguf):
-    """It writes exactly the log's tokens, and is given more prompt tokens than are new: all of them, each turn."""
+    """It writes exactly the log's tokens; where thoughts are left out it evaluates all that is behind them again."""
     with Child(LLAMA_CPP_PYTHON) as child:
         assert child.call("load", model=str(qwen_gguf), settings={"n_ctx": 2048, "threads": 1})["version"]
-        answer = child.call("episode", log=log.to_dict())
-    assert answer["seconds"] > 0
-    assert answer["n_decoded"] == log.n_decoded
-    assert answer["n_prompt_tokens_given"] > log.n_prompt
+        child.call("work", n_prefill=8, n_decode=4)  # its counters leave their first 1
+        usual, appending = (
+            child.call("episode", log=log.to_dict(), keeps_thoughts=keeps_thoughts) for keeps_thoughts in (False, True)
+        )
+    for answer in (usual, appending):
+        assert answer["seconds"] > 0
+        assert answer["n_decoded"] == log.n_decoded
+        assert answer["n_prompt_given"] >= answer["n_prompt_evaluated"] >= log.n_prompt
+    assert usual["n_prompt_evaluated"] == usual["n_prompt_given"]
 
 
 def test_the_server_writes_as_many_tokens(engine, log, qwen_gguf, tmp_path):
@@ -469,7 +474,7 @@ def test_the_server_writes_as_many_tokens(engine, log, qwen_gguf, tmp_path):
         child.call("load", **loading)
         answer = child.call("episode", log=log.to_dict())
         assert answer["n_decoded"] == log.n_decoded
-        assert answer["n_evaluated"] >= log.n_prompt
+        assert answer["n_prompt_given"] > answer["n_prompt_evaluated"] >= log.n_prompt
         assert child.call("ask", question="", database="", prompt=prompt)["n_prompt"] == len(prompt)
         child.call("keep")
         child.call("bring_back")
