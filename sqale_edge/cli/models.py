@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -19,6 +18,8 @@ from sqale_edge.cli.text import dump_json, printable, write_out
 from sqale_edge.errors import QuantizationError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sqale_edge.installed import InstalledModel
     from sqale_edge.store.steps import Listener
     from sqale_edge.store.training_texts import PromptChoice
