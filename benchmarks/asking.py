@@ -9,10 +9,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from sqale_edge._version import __version__
-from sqale_edge.agent import Request
 from sqale_edge.errors import Cancelled, ContextOverflowError, DatabaseOpenError, ModelLoadError, SqaleEdgeError
 from sqale_edge.models import find_model
 from sqale_edge.protocol import Protocol
+from sqale_edge.request import Request
 from sqale_edge.vote import Vote, stream_vote
 
 from .results_file import Answer, Run, digest_questions

@@ -12,10 +12,11 @@ with Agent.load("sqale") as agent:
 import logging
 
 from sqale_edge._version import __version__
-from sqale_edge.agent import Agent, Request
+from sqale_edge.agent import Agent
 from sqale_edge.database import Database
 from sqale_edge.episode import Episode, Event, ToolCall, ToolResult
 from sqale_edge.errors import SqaleEdgeError
+from sqale_edge.request import Request
 from sqale_edge.settings import EngineSettings, EpisodeLimits, PrefixSettings, SamplingSettings
 from sqale_edge.tools import Toolbox
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sqale_edge.batch import drive
-from sqale_edge.database import Database
 from sqale_edge.episode import Event, Finished
 from sqale_edge.errors import ContextOverflowError, DatabaseOpenError, ModelError, SqaleEdgeError
 from sqale_edge.exclusive import Exclusive
@@ -18,13 +16,13 @@ from sqale_edge.loop import EpisodeLoop
 from sqale_edge.models import find_model
 from sqale_edge.prefixes import Prefixes
 from sqale_edge.protocol import Protocol
+from sqale_edge.request import Request, is_path
 from sqale_edge.running import Running
 from sqale_edge.settings import (
     EngineSettings,
     EpisodeLimits,
     PrefixSettings,
     SamplingSettings,
-    check_seed,
     require,
 )
 from sqale_edge.tools import TOOLS, Toolbox
@@ -33,38 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from sqale_edge.database import Database
     from sqale_edge.engine import Decoding, Engine, TokenSequence
     from sqale_edge.episode import EndedBy, Episode
     from sqale_edge.turn import Steps
 
 T = TypeVar("T")
 _POLL_S = 0.1  # how soon it is seen that a thread has ended
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """A question over a database.
-
-    Args:
-        question: In natural language.
-        database: A path as for `Database.open`, or an open database, which stays open.
-        evidence: Outside knowledge that the question needs.
-        seed: From 0 to 2**64 - 1. The same seed, model and settings give the same episode.
-
-    Raises:
-        SettingsError: One of them is of a wrong type or out of its range.
-    """
-
-    question: str
-    database: str | Path | Sequence[str | Path] | Database
-    evidence: str | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        require(isinstance(self.question, str), "question", self.question, "text")
-        require(self.evidence is None or isinstance(self.evidence, str), "evidence", self.evidence, "text or None")
-        require(_is_database(self.database), "database", self.database, "a path, paths or an open Database")
-        object.__setattr__(self, "seed", check_seed(self.seed))
 
 
 class Agent:
@@ -145,7 +118,7 @@ class Agent:
         """
         from sqale_edge.llama import LlamaEngine  # noqa: PLC0415 - loaded when a model is, not before
 
-        require(_is_path(model), "model", model, "the path of a file")
+        require(is_path(model), "model", model, "the path of a file")
         require(settings is None or isinstance(settings, EngineSettings), "settings", settings, "an EngineSettings")
         require(on_progress is None or callable(on_progress), "on_progress", on_progress, "a function")
         _check_parts(sampling, limits, prefixes)
@@ -396,12 +369,3 @@ def _check_parts(sampling: Any, limits: Any, prefixes: Any) -> None:
     require(sampling is None or isinstance(sampling, SamplingSettings), "sampling", sampling, "a SamplingSettings")
     require(limits is None or isinstance(limits, EpisodeLimits), "limits", limits, "an EpisodeLimits")
     require(prefixes is None or isinstance(prefixes, PrefixSettings), "prefixes", prefixes, "a PrefixSettings")
-
-
-def _is_path(value: Any) -> bool:
-    return isinstance(value, (str, os.PathLike))
-
-
-def _is_database(value: Any) -> bool:
-    is_several = isinstance(value, (list, tuple)) and bool(value) and all(map(_is_path, value))
-    return isinstance(value, Database) or _is_path(value) or is_several

@@ -15,16 +15,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from sqale_edge.errors import StoreError
+from sqale_edge.home import HOME_VARIABLE, home_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Origin = Literal["converted", "ready-made"]
 
-HOME_VARIABLE = "SQALE_EDGE_HOME"
 MANIFEST_NAME = "manifest.json"
 FORMAT = 1
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -148,17 +149,9 @@ def store_folder() -> Path:
     """Where the models are: `models` in `SQALE_EDGE_HOME`, or in this user's folder for data; it may be missing.
 
     Raises:
-        StoreError: The variable's `~user` is nobody.
+        StoreError: There is no home.
     """
-    home = os.environ.get(HOME_VARIABLE)
-    if not home:
-        import platformdirs  # noqa: PLC0415 - keeps the import of the package light
-
-        return platformdirs.user_data_path("sqale-edge", appauthor=False) / "models"
-    try:
-        return Path(home).expanduser().absolute() / "models"
-    except RuntimeError as error:
-        raise StoreError(f"{HOME_VARIABLE} is {home!r}: {error}", hint=f"correct {HOME_VARIABLE}") from None
+    return home_folder("data") / "models"
 
 
 def is_model_name(text: str) -> bool:

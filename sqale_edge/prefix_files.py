@@ -20,6 +20,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sqale_edge.errors import StoreError
+from sqale_edge.home import home_folder
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -44,12 +47,9 @@ class _UnusableError(Exception):
 
 def default_folder() -> Path | None:
     """`prefixes` in `SQALE_EDGE_HOME`, or in this user's cache folder for this program; None where there is no home."""
-    import platformdirs  # noqa: PLC0415 - keeps the import of the package light
-
-    home = os.environ.get("SQALE_EDGE_HOME") or platformdirs.user_cache_dir("sqale-edge", appauthor=False)
     try:
-        return Path(home).expanduser().absolute() / "prefixes"
-    except RuntimeError:  # a "~" of nobody
+        return home_folder("cache") / "prefixes"
+    except StoreError:
         return None
 
 

@@ -17,7 +17,8 @@ from sqale_edge.settings import require
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from sqale_edge.agent import Agent, Request
+    from sqale_edge.agent import Agent
+    from sqale_edge.request import Request
 
 _N_SEEDS = 1 << 64
 

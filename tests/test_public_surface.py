@@ -22,12 +22,12 @@ FILES = {
 }
 # Each of these may import those before it. `llama`, `cli`, `convert` and `benchmarks` are packages, free inside.
 ORDER = """
-    _version errors settings episode results
+    _version errors settings home episode results
     sql_text new_files private_files row_budget sqlite_guard sqlite_files sqlite_errors
     text_files csv_files json_files column_types imports database
     schema tool_text tools grammar
     exclusive engine batch llama catalogue installed models
-    rendering chat_template replies protocol prefix_files prefixes turn loop running agent vote
+    rendering chat_template replies protocol prefix_files prefixes turn loop request running agent vote
     testing sample_shop convert benchmarks store cli
 """.split()  # noqa: SIM905 - a line for each layer
 HEAVY = {"llama_cpp", "numpy", "huggingface_hub", "gguf"}

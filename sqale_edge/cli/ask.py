@@ -87,8 +87,8 @@ def ask(
     Example:
       sqale-edge ask shop.sqlite "How many customers are there?" --model sqale --trace
     """
-    from sqale_edge.agent import Request  # noqa: PLC0415 - keeps --help light
     from sqale_edge.database import Database  # noqa: PLC0415
+    from sqale_edge.request import Request  # noqa: PLC0415 - keeps --help light
     from sqale_edge.settings import EngineSettings, EpisodeLimits  # noqa: PLC0415
     from sqale_edge.vote import Vote, stream_vote  # noqa: PLC0415
 

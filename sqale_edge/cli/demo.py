@@ -90,11 +90,10 @@ def demo(
 
 def _write_shop(output: Path | None) -> Path:
     """Write the sample database; what somebody has under a name that was given is never replaced."""
-    import platformdirs  # noqa: PLC0415 - keeps --help light
-
+    from sqale_edge.home import home_folder  # noqa: PLC0415 - keeps --help light
     from sqale_edge.sample_shop import write_sample_shop  # noqa: PLC0415
 
-    path = output or platformdirs.user_data_path("sqale-edge", appauthor=False) / "shop.sqlite"
+    path = output or home_folder("data") / "shop.sqlite"
     if output is not None and os.path.lexists(output):
         raise _name_taken(path)
     try:

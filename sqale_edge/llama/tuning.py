@@ -10,11 +10,11 @@ import contextlib
 import dataclasses
 import json
 import logging
-import os
 import tempfile
 from pathlib import Path
 
-from sqale_edge.errors import SqaleEdgeError
+from sqale_edge.errors import SqaleEdgeError, StoreError
+from sqale_edge.home import home_folder
 
 _log = logging.getLogger("sqale_edge.llama")
 _FORM = "sqale-edge threads 1"
@@ -41,12 +41,9 @@ class Tuning:
 
 def tuning_path() -> Path | None:
     """`threads.json` in `SQALE_EDGE_HOME`, or in this user's configuration folder; None where there is no home."""
-    import platformdirs  # noqa: PLC0415 - not needed where the number of threads is given
-
-    home = os.environ.get("SQALE_EDGE_HOME") or platformdirs.user_config_dir("sqale-edge", appauthor=False)
     try:
-        return Path(home).expanduser().absolute() / "threads.json"
-    except RuntimeError:  # a "~" of nobody
+        return home_folder("config") / "threads.json"
+    except StoreError:
         return None
 
 

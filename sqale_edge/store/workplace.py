@@ -19,7 +19,8 @@ import time
 from typing import TYPE_CHECKING
 
 from sqale_edge.errors import StoreError
-from sqale_edge.installed import HOME_VARIABLE, MANIFEST_NAME, store_folder
+from sqale_edge.home import HOME_VARIABLE
+from sqale_edge.installed import MANIFEST_NAME, store_folder
 from sqale_edge.store.steps import Step
 
 if TYPE_CHECKING:
