@@ -143,10 +143,10 @@ class TokenSequence(Protocol):
     def snapshot(self) -> bytes:
         """Log, KV cache, recurrent state and logits, for `Engine.restore` and `load`."""
 
-    def load(self, snapshot: bytes) -> None:
-        """Take over log and state of `snapshot`; this sequence must be empty, and keeps its own seed and sampling.
+    def load(self, snapshot: bytes, tokens: Collection[int]) -> None:
+        """Take over the log and state of `snapshot`; this sequence must be empty, and keeps its own seed and sampling.
 
-        Raises ModelError as `Engine.restore` does, and is empty still.
+        Raises ModelError as `Engine.restore` does, and where the log is not `tokens`; it is empty still.
         """
 
     def close(self) -> None:

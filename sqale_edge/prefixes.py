@@ -85,15 +85,16 @@ class Prefixes:
     def _find_shared(self) -> list[int]:
         """The tokens that begin all prompts; empty where there are too few for a snapshot, or no snapshots."""
         if self._shared is None:
-            self._shared = []
-            if self._engine.state_key is not None:
-                prompts = [self.tokenize(probe, None) for probe in _PROBES]
-                columns = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*prompts, strict=False))
-                shared = [column[0] for column in columns][:-_N_MARGIN]
-                self._shared = shared if len(shared) >= _N_LEAST else []
+            self._shared = [] if self._engine.state_key is None else self._compare_prompts()
             if self._shared and self._files:
                 self._snapshot = self._files.read(self._key())
         return self._shared
+
+    def _compare_prompts(self) -> list[int]:
+        prompts = [self.tokenize(probe, None) for probe in _PROBES]
+        columns = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*prompts, strict=False))
+        shared = [column[0] for column in columns][:-_N_MARGIN]
+        return shared if len(shared) >= _N_LEAST else []
 
     def _key(self) -> str:
         """All that the snapshot depends on."""
@@ -103,7 +104,7 @@ class Prefixes:
         if self._snapshot is None:
             return False
         try:
-            sequence.load(self._snapshot)
+            sequence.load(self._snapshot, self._find_shared())
         except Cancelled:
             raise
         except ModelError as error:

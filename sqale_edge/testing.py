@@ -215,9 +215,9 @@ class ScriptedSequence:
         """See `TokenSequence`; a script has no state to save."""
         raise ModelError("a scripted engine has no snapshots")
 
-    def load(self, snapshot: bytes) -> None:
+    def load(self, snapshot: bytes, tokens: Sequence[int]) -> None:
         """See `TokenSequence`; a script has no state to take over."""
-        raise ModelError(f"a scripted engine has no snapshots, and {len(snapshot)} bytes were given")
+        raise ModelError(f"a scripted engine has no snapshots, and {len(snapshot)} bytes for {len(tokens)} were given")
 
     def close(self) -> None:
         """See `TokenSequence`."""

@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import sqlite3
+import struct
+import zlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +18,7 @@ from turns import decided
 
 from sqale_edge import Agent, EngineSettings, EpisodeLimits, PrefixSettings, Request
 from sqale_edge.episode import Finished, Prefilled
-from sqale_edge.errors import Cancelled, SettingsError
+from sqale_edge.errors import SettingsError
 from sqale_edge.llama import LlamaEngine
 from sqale_edge.llama.sequence import parse_snapshot
 from sqale_edge.models import find_model
@@ -37,12 +39,16 @@ LONG_PROMPT = "You answer questions about a SQLite database with tools. " * 6
 
 
 class RecordingEngine(LlamaEngine):
-    """Remembers the logits behind each log that it evaluated; `text` is other metadata, as of another conversion."""
+    """Remembers the logits behind each log that it evaluated; `text` is other metadata, as of another conversion.
+
+    `before_step` is called once, before the next evaluation.
+    """
 
     def __init__(self, path, settings=SETTINGS, text=None):
         super().__init__(path, settings)
         self.info = dataclasses.replace(self.info, metadata={**self.info.metadata, **(text or {})})
         self.logits: dict[tuple[int, ...], bytes] = {}
+        self.before_step = None
         warm_up = self.new_sequence(0)  # differences of `count_evaluated` are exact from here on
         warm_up.append([1, 2, 3])
         warm_up.append([4])
@@ -50,6 +56,9 @@ class RecordingEngine(LlamaEngine):
         self.logits.clear()
 
     def evaluate(self, sequences, n_guesses=0):
+        if self.before_step:
+            act, self.before_step = self.before_step, None
+            act()
         super().evaluate(sequences, n_guesses)
         self.logits |= {tuple(sequence.tokens): sequence.logits.tobytes() for sequence in sequences}
 
@@ -503,23 +512,28 @@ def test_snapshots_of_two_models_that_were_swapped_are_not_used(qwen_gguf, home,
         engine.close()
 
 
+def cut_state(snapshot, n_bytes):
+    """The snapshot with so many bytes less of its state, and a checksum that fits."""
+    magic, head = snapshot[:21], struct.Struct("<QI")
+    body = snapshot[21 + head.size : -n_bytes]
+    return magic + head.pack(head.unpack_from(snapshot, 21)[0], zlib.crc32(body)) + body
+
+
 def test_a_snapshot_that_the_engine_refuses_costs_one_line(qwen_gguf, llama_gguf, home, shop, caplog):
-    """A whole file under the right key that holds another model's state, or half a state: nothing of it stays."""
+    """A whole file under the right key, but with another model's state, or another log's, or a state that was cut."""
     engine, other = RecordingEngine(qwen_gguf), RecordingEngine(llama_gguf)
     first = ask(engine, shop)
-    foreign = other.new_sequence(0)
-    foreign.append([1, 2, 3])
-    sequence = engine.new_sequence(0)
-    sequence.append([1, 2, 3])
-    read_state = engine.read_state
-    engine.read_state = lambda some: read_state(some)[:-100]
-    cut = sequence.snapshot()
-    engine.read_state = read_state
-    sequence.close()
-    for bad in (foreign.snapshot(), cut):
-        agent = Agent(engine, limits=LIMITS)
-        agent._prefixes._find_shared()
-        PrefixFiles(home / "prefixes", 1 << 30).write(agent._prefixes._key(), bad)
+    good = snapshot_files(home)[0].read_bytes()[83:]
+    short = []
+    for some in (engine, other):
+        sequence = some.new_sequence(0)
+        sequence.append([1, 2, 3])
+        short.append(sequence.snapshot())
+        sequence.close()
+    for bad in (*short, cut_state(good, 100)):
+        prefixes = Prefixes(engine, Protocol(engine.info), PrefixSettings())
+        prefixes._find_shared()
+        PrefixFiles(home / "prefixes", 1 << 30).write(prefixes._key(), bad)
         caplog.clear()
         episode = ask(engine, shop)
         assert (decided(episode), episode.turns[0].usage.n_cached) == (decided(first), 0)
@@ -562,15 +576,8 @@ def test_a_cancel_while_the_prefix_is_evaluated_keeps_nothing(qwen_gguf, home, s
     """Nobody knows how much of it was evaluated; the next question is a cold one, with the same answer."""
     engine = RecordingEngine(qwen_gguf)
     expected = ask(engine, shop, prefixes=OFF)
-    evaluate = engine.evaluate
-
-    def cancel(sequences):
-        engine.evaluate = evaluate
-        agent.cancel()
-        raise Cancelled("the evaluation was cancelled")
-
     agent = Agent(engine, limits=LIMITS)
-    engine.evaluate = cancel
+    engine.before_step = agent.cancel
     events = list(agent.stream(QUESTION, shop))
     assert isinstance(events[-1], Finished)
     assert (events[-1].episode.ended_by, snapshot_files(home)) == ("cancelled", [])

@@ -210,7 +210,7 @@ def test_a_scripted_engine_has_no_snapshots():
     with pytest.raises(ModelError, match="no snapshots"):
         engine.restore(b"x")
     with pytest.raises(ModelError, match="no snapshots"):
-        engine.new_sequence(0).load(b"x")
+        engine.new_sequence(0).load(b"x", [1])
     assert engine.state_key is None
 
 

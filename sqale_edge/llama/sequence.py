@@ -144,9 +144,12 @@ class LlamaSequence:
         self.n_evaluated = n_evaluated
         self.logits = None if logits is None else logits.copy()
 
-    def load(self, snapshot: bytes) -> None:
+    def load(self, snapshot: bytes, tokens: Sequence[int]) -> None:
         """Take over log and state of `snapshot`; see `TokenSequence`."""
-        self.put(parse_snapshot(snapshot, self._engine.fingerprint))
+        parsed = parse_snapshot(snapshot, self._engine.fingerprint)
+        if parsed.tokens != list(tokens):
+            raise ModelError(f"the snapshot is of another log, of {len(parsed.tokens)} tokens")
+        self.put(parsed)
 
     def put(self, snapshot: Snapshot) -> None:
         """The same, with a snapshot that was read before."""

@@ -146,13 +146,16 @@ def test_a_loaded_snapshot_goes_on_with_the_sequences_own_seed(engine):
     snapshot = origin.snapshot()
     loaded = engine.new_sequence(2, SAMPLED)
     before = engine.count_evaluated()
-    loaded.load(snapshot)
+    for tokens in (origin.tokens[1:], origin.tokens[:-1], (*origin.tokens, 1), ()):
+        with pytest.raises(ModelError, match="another log"):
+            loaded.load(snapshot, tokens)
+    loaded.load(snapshot, origin.tokens)
     assert (loaded.tokens, engine.count_evaluated()) == (origin.tokens, before)
     fresh = engine.new_sequence(2, SAMPLED)
     fresh.append(prompt_of(engine))
     assert decode(loaded, 16) == decode(fresh, 16)
     with pytest.raises(ModelError, match="not empty"):
-        fresh.load(snapshot)
+        fresh.load(snapshot, origin.tokens)
 
 
 def test_a_state_that_llama_cpp_refuses_leaves_the_sequence_empty(engine):
