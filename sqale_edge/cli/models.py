@@ -15,7 +15,7 @@ from sqale_edge.cli.options import PATH
 from sqale_edge.cli.signals import end_requests_handled
 from sqale_edge.cli.steps import Steps
 from sqale_edge.cli.text import dump_json, printable, write_out
-from sqale_edge.errors import QuantizationError
+from sqale_edge.errors import Cancelled, QuantizationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,7 +136,7 @@ def pull(
                 is_offline=offline,
                 listener=listener,
             )
-    except KeyboardInterrupt:
+    except Cancelled:
         for one in list_unfinished():
             kept = f"{one.n_bytes / 1e6:,.1f} MB of {one.name} are kept: the same command goes on"
             click.echo(printable(f"{kept}, and sqale-edge models rm {one.name} deletes them."), err=True)
@@ -287,8 +287,11 @@ def _listening() -> Iterator[Listener]:
     from sqale_edge.store.steps import Listener  # noqa: PLC0415 - keeps --help light
 
     steps = Steps(Console(stderr=True))
-    with end_requests_handled(steps.end), steps:
-        yield Listener(steps.show, lambda sentence: steps.say(f"Note: {sentence}."))
+    try:
+        with end_requests_handled(steps.end), steps:
+            yield Listener(steps.show, lambda sentence: steps.say(f"Note: {sentence}."))
+    except KeyboardInterrupt:
+        raise Cancelled("the work on the store was cancelled") from None
 
 
 def _report(installed: InstalledModel, *, as_json: bool) -> None:

@@ -7,7 +7,9 @@ import os
 import pytest
 from checkpoints import write_checkpoint
 from huggingface_hub import close_session, constants
-from stand_in_hub import AGENT_SOURCE, SQALE, StandInHub
+from stand_in_hub import AGENT_SOURCE, READY, SQALE, StandInHub
+
+from sqale_edge.store.pull import pull_model
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +45,25 @@ def hub(monkeypatch, checkpoint):
         monkeypatch.setattr("sqale_edge.store.download._WAIT_S", 0.01)
         yield hub
     close_session()
+
+
+@pytest.fixture
+def ready(hub, qwen_gguf):
+    """A repository with a finished file that lacks its training prompt; its content."""
+    content = qwen_gguf.read_bytes()
+    hub.add(READY, {"files/ready-Q4.gguf": content, "README.md": b"x"}, license="mit", base_model=[SQALE])
+    return content
+
+
+@pytest.fixture(scope="session")
+def pulled(tmp_path_factory, checkpoint):
+    """A store with `sqale` in it, made once; tests only look at it."""
+    home = tmp_path_factory.mktemp("pulled")
+    with pytest.MonkeyPatch.context() as patch, StandInHub() as hub:
+        patch.setenv("SQALE_EDGE_HOME", str(home))
+        patch.setenv("NO_PROXY", "*")
+        patch.setattr(constants, "ENDPOINT", hub.url)
+        hub.commit = hub.add(SQALE, checkpoint, license="apache-2.0")
+        installed = pull_model("sqale", keep_source=True)
+    close_session()
+    return home, hub, installed

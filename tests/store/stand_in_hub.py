@@ -19,6 +19,8 @@ from typing import Self
 from urllib.parse import unquote, urlsplit
 
 SQALE = "trl-lab/qwen3.5-2b-grpo-sqale"
+READY = "someone/sqale-GGUF"  # a finished file of somebody else
+READY_TEXT = f"hf:{READY}/files/ready-Q4.gguf"
 AGENT_SOURCE = 'SYSTEM_PROMPT = "Use the tools."\nUSER_TEMPLATE = "Q: {question}"\n'
 LARGE = (".safetensors", ".gguf", "tokenizer.json")  # what the real hub keeps outside git, with a SHA-256
 
