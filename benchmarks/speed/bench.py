@@ -18,7 +18,8 @@ from sqale_edge.errors import Cancelled, SqaleEdgeError
 from sqale_edge.models import find_model
 
 from .decoding import DEPTHS, N_DECODE, N_PREFILL
-from .measurements import MEASUREMENTS, Result
+from .measurements import MEASUREMENTS
+from .peers import Result
 from .surroundings import describe_machine, describe_model, describe_versions, now
 from .token_logs import SHAPES, SMALL, Shape
 

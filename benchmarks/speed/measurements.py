@@ -1,6 +1,6 @@
 """What is measured, each by a function of the benchmark and of its share of the seconds.
 
-What it found it puts into a `Result` bit by bit, so that little is lost where the time is up.
+Episodes are in `episodes.py`, what several measurements need in `peers.py`.
 """
 
 from __future__ import annotations
@@ -11,56 +11,35 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any
 
-from sqale_edge.errors import ContextOverflowError, ModelError
+from sqale_edge.errors import ModelError
 from sqale_edge.protocol import Protocol
 
 from .bandwidth import choose_array_bytes, last_cache_bytes, measure_bandwidth
 from .contenders import LLAMA_CPP_PYTHON, OURS, SERVER
 from .decoding import choose_depths, measure_depths
+from .episodes import measure_episodes
 from .measuring import Figure, Ratio, alternate, summarize
+from .peers import Result, child_settings, open_peers, try_log
 from .processes import Child, MissingError
 from .replaying import Replay, replay
-from .token_logs import make_log, write_database
+from .token_logs import write_database
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from contextlib import ExitStack
+    from collections.abc import Callable
     from pathlib import Path
 
     from sqale_edge.llama import LlamaEngine
 
     from .bench import Bench
-    from .token_logs import Shape, TokenLog
 
-PUBLISHED_TFLOP = 224  # a question of M_SQaLe in the reference's own harness
 N_WORK_PREFILL, N_WORK_DECODE = 600, 8  # more than a batch, and a few single tokens: all buffers are in use
 N_DRAFT = 16
-_APPENDING = f"{LLAMA_CPP_PYTHON}, appending"
 _QUESTIONS = (  # about equally long
     "How many orders of each customer were delivered in 2023, the customers with most of them first of all?",
     "Which products of each supplier were never ordered in 2024, the most expensive ones at the beginning?",
     "What is the average amount of the invoices of each city in 2025, with the largest of them at the top?",
 )
 _MARGIN = 256  # cells behind an episode
-
-
-@dataclasses.dataclass
-class Result:
-    """What a measurement found.
-
-    Attributes:
-        figures: Times.
-        counts: Everything else, JSON values.
-        skipped: What was left out, and why.
-    """
-
-    figures: list[Figure] = dataclasses.field(default_factory=list)
-    counts: dict[str, Any] = dataclasses.field(default_factory=dict)
-    skipped: list[tuple[str, str]] = dataclasses.field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The result as plain JSON types."""
-        return {"figures": [figure.to_dict() for figure in self.figures], **self.counts}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +98,7 @@ def measure_first_token(bench: Bench, seconds: float, result: Result) -> None:
 
     Each round has a home of its own, so that nothing that was kept before is found, and two processes.
     """
-    settings = _child_settings(bench)
+    settings = child_settings(bench)
     names = [OURS, *([SERVER] if bench.plan.with_peers else [])]
     phases = ("cold", "warm", "restarted")
     samples: dict[str, list[float]] = {}
@@ -192,93 +171,19 @@ def _first_prompts(path: Path, questions: tuple[str, ...]) -> list[list[int]]:
         model.close()
 
 
-def measure_episodes(bench: Bench, seconds: float, result: Result) -> None:
-    """Whole episodes of fixed shapes, ours and the peers'."""
-    result.counts["published_tflop"] = PUBLISHED_TFLOP
-    end = time.perf_counter() + seconds
-    with (
-        bench.folder() as folder,
-        bench.load(bench.settings.n_ctx, n_sequences=2) as engine,
-        contextlib.ExitStack() as stack,
-    ):
-        peers = _open_peers(bench, stack, result, n_sequences=1)
-        for place, shape in enumerate(bench.plan.shapes):
-            share = max(0.0, end - time.perf_counter()) / (len(bench.plan.shapes) - place)
-            log = _make_log(engine, shape, folder, result)
-            if log:
-                result.figures.append(_measure_episode(bench, engine, log, peers, seconds=share))
-
-
-def _measure_episode(
-    bench: Bench, engine: LlamaEngine, log: TokenLog, peers: Mapping[str, Child], *, seconds: float
-) -> Figure:
-    """Replay one log with everybody."""
-    last: dict[str, Replay | dict[str, Any]] = {}
-    base = engine.new_sequence(0)
-    n_served = 0
-
-    def ours(*, is_warm: bool) -> float:
-        name = f"{OURS}, warm" if is_warm else OURS
-        cost = replay(engine, log, base=base if is_warm else None, check=bench.check)
-        last[name] = cost
-        return cost.total_s
-
-    def llama_cpp_python(*, keeps_thoughts: bool) -> float:
-        answer = peers[LLAMA_CPP_PYTHON].call("episode", log=log.to_dict(), keeps_thoughts=keeps_thoughts)
-        last[_APPENDING if keeps_thoughts else LLAMA_CPP_PYTHON] = answer
-        return float(answer.pop("seconds"))
-
-    def server() -> float:
-        nonlocal n_served
-        n_served += 1
-        last[SERVER] = answer = peers[SERVER].call("episode", log=log.to_dict(), variant=n_served)
-        return float(answer.pop("seconds"))
-
-    contenders: dict[str, Callable[[], float]] = {
-        OURS: functools.partial(ours, is_warm=False),
-        f"{OURS}, warm": functools.partial(ours, is_warm=True),
-    }
-    if LLAMA_CPP_PYTHON in peers:
-        contenders[LLAMA_CPP_PYTHON] = functools.partial(llama_cpp_python, keeps_thoughts=False)
-        contenders[_APPENDING] = functools.partial(llama_cpp_python, keeps_thoughts=True)
-    if SERVER in peers:
-        contenders[SERVER] = server
-    try:
-        base.append(log.turns[0].prompt[: log.n_shared])
-        if SERVER in peers:  # it has the shared part of the prompt in its cache, as the warm one of ours has
-            peers[SERVER].call("ask", question="", database="", prompt=list(log.turns[0].prompt[: log.n_shared + 1]))
-        samples = alternate(contenders, n_rounds=bench.plan.n_rounds, seconds=seconds, n_warm_up=0, check=bench.check)
-    finally:
-        base.close()
-    ratios = [
-        Ratio(f"{ours_name} against {name}", ours_name, name)
-        for ours_name, name in ((OURS, LLAMA_CPP_PYTHON), (OURS, _APPENDING), (f"{OURS}, warm", SERVER))
-        if name in contenders
-    ]
-    cost = last[OURS]
-    assert isinstance(cost, Replay), "it was replayed"
-    about = {
-        "log": log.count(),
-        "tflop": 2 * bench.model["n_parameters"] * (log.n_tokens - 1) / 1e12,
-        "ours": {"ttft_s": cost.ttft_s, "prefill_s": cost.prefill_s, "decode_s": cost.decode_s, **cost.counts()},
-        "peers": {name: counts for name, counts in last.items() if not isinstance(counts, Replay)},
-    }
-    return Figure(f"{log.name} episode", samples, log.n_tokens, ratios, about)
-
-
 def measure_votes(bench: Bench, seconds: float, result: Result) -> None:
     """Several episodes at a time in one batch, without an early end, against one; and the server's parallel slots."""
     most = max(bench.plan.votes)
     shape = bench.plan.shapes[0]
     with bench.folder() as folder:
         with bench.load(bench.settings.n_ctx, n_sequences=1) as engine:
-            log = _make_log(engine, shape, folder, result)
+            log = try_log(engine, shape, folder, result)
         if log is None:
             return
         n_ctx = min(bench.settings.n_ctx, log.n_tokens + _MARGIN)
         costs: dict[str, Replay] = {}
         with bench.load(n_ctx, n_sequences=most) as engine, contextlib.ExitStack() as stack:
-            peers = _open_peers(bench, stack, result, n_sequences=most, names=(SERVER,), n_ctx=n_ctx)
+            peers = open_peers(bench, stack, result, n_sequences=most, names=(SERVER,), n_ctx=n_ctx)
 
             def ours(n: int) -> float:
                 costs[str(n)] = replay(engine, log, n, check=bench.check)
@@ -323,7 +228,7 @@ def measure_drafts(bench: Bench, seconds: float, result: Result) -> None:
         bench.load(n_ctx, n_sequences=1, n_draft=0) as plain,
         bench.load(n_ctx, n_sequences=1, n_draft=n_draft) as drafting,
     ):
-        log = _make_log(plain, shape, folder, result)
+        log = try_log(plain, shape, folder, result)
         if log is None:
             return
 
@@ -350,7 +255,7 @@ def measure_drafts(bench: Bench, seconds: float, result: Result) -> None:
 
 def measure_loading(bench: Bench, seconds: float, result: Result) -> None:
     """Seconds to load, and the most memory a process had that loaded the model and evaluated and decoded a little."""
-    settings = _child_settings(bench)
+    settings = child_settings(bench)
     n_prefill = min(N_WORK_PREFILL, bench.settings.n_ctx // 2)
     names = [OURS, *([LLAMA_CPP_PYTHON, SERVER] if bench.plan.with_peers else [])]
     peaks: dict[str, list[int]] = {}
@@ -377,55 +282,6 @@ def measure_loading(bench: Bench, seconds: float, result: Result) -> None:
     samples = alternate(contenders, n_rounds=bench.plan.n_rounds, seconds=seconds, check=bench.check)
     memory = {name: summarize(values) for name, values in peaks.items()}
     result.figures.append(Figure("load", samples, about={"peak_memory_bytes": memory}))
-
-
-def _child_settings(bench: Bench, **changed: int) -> dict[str, Any]:
-    """The engine's settings, with its numbers of threads said: what is chosen by itself here is no peer's choice."""
-    from sqale_edge.llama.threads import default_threads  # noqa: PLC0415 - llama.cpp is loaded with a model
-
-    settings = dataclasses.replace(bench.settings, n_sequences=1)
-    n_threads, n_threads_batch = default_threads()
-    return dataclasses.asdict(settings) | {
-        "threads": settings.threads or n_threads,
-        "threads_batch": settings.threads_batch or settings.threads or n_threads_batch,
-        **changed,
-    }
-
-
-def _make_log(engine: LlamaEngine, shape: Shape, folder: Path, result: Result) -> TokenLog | None:
-    try:
-        return make_log(engine, shape, folder)
-    except ContextOverflowError as error:
-        result.skipped.append((f"the {shape.name} episode", str(error)))
-        return None
-
-
-def _open_peers(
-    bench: Bench,
-    stack: ExitStack,
-    result: Result,
-    *,
-    n_sequences: int,
-    names: tuple[str, ...] = (LLAMA_CPP_PYTHON, SERVER),
-    n_ctx: int | None = None,
-) -> dict[str, Child]:
-    """The peers that are installed, loaded; they end with `stack`."""
-    peers = {}
-    for name in names if bench.plan.with_peers else ():
-        child = stack.enter_context(Child(name, should_stop=bench.is_ended))
-        settings = _child_settings(bench, n_sequences=n_sequences, n_ctx=n_ctx or bench.settings.n_ctx)
-        try:
-            loaded = child.call("load", model=str(bench.path), settings=settings)
-            child.call("work", n_prefill=N_WORK_DECODE, n_decode=N_WORK_DECODE)  # warm up; counters leave their first 1
-        except (MissingError, ModelError) as error:
-            bench.check()
-            result.skipped.append((name, str(error)))
-            child.close()
-            continue
-        loaded.pop("seconds")
-        result.counts.setdefault("peers", {})[name] = loaded
-        peers[name] = child
-    return peers
 
 
 MEASUREMENTS = (

@@ -157,9 +157,9 @@ class RecordingSequence:
         """See `TokenSequence`; there is no state to save."""
         raise ModelError("nothing is evaluated here: there is no state to save")
 
-    def load(self, snapshot: bytes) -> None:
-        """There is no state that could be taken over."""
-        raise ModelError(f"nothing is evaluated here, and {len(snapshot)} bytes of state were given")
+    def load(self, snapshot: bytes, tokens: Sequence[int]) -> None:
+        """See `TokenSequence`; there is no state that could be taken over."""
+        raise ModelError(f"nothing is evaluated here, and {len(snapshot)} bytes of {len(tokens)} tokens were given")
 
     def close(self) -> None:
         """See `TokenSequence`."""
