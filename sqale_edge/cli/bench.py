@@ -25,7 +25,7 @@ from sqale_edge.benchmarks.speed import (
 )
 from sqale_edge.benchmarks.speed.tune import SECONDS
 from sqale_edge.cli.background import iterate_in_background
-from sqale_edge.cli.options import load_options
+from sqale_edge.cli.options import engine_options
 from sqale_edge.cli.text import dump_json, printable, write_out
 from sqale_edge.errors import Cancelled
 
@@ -79,7 +79,7 @@ def _check_finite(_context: click.Context, _parameter: click.Parameter, value: f
     metavar="FOLDER",
     help="Draw the figures into FOLDER, as PNG files; needs matplotlib.",
 )
-@load_options
+@engine_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document in place of the tables.")
 def bench(
     *,

@@ -52,8 +52,8 @@ SECONDS = _Seconds(0, MAX_SECONDS, min_open=True)
 PATH = _NamedPath(path_type=Path)
 
 
-def load_options(command: F) -> F:
-    """How a model is loaded."""
+def engine_options(command: F) -> F:
+    """How an engine computes."""
     for option in (
         click.option(
             "--threads",
@@ -61,14 +61,19 @@ def load_options(command: F) -> F:
             help="CPU threads. [default: what bench --tune found, else the cores; one in `demo`]",
         ),
         click.option("--gpu-layers", type=_GpuLayersType(), help="Layers to offload to a GPU. [default: auto]"),
-        click.option(
-            "--no-prefix-cache",
-            is_flag=True,
-            help="Evaluate what all questions share anew, and keep nothing of it; the answers are the same.",
-        ),
     ):
         command = option(command)
     return command
+
+
+def load_options(command: F) -> F:
+    """How a model is loaded."""
+    no_prefix_cache = click.option(
+        "--no-prefix-cache",
+        is_flag=True,
+        help="Evaluate what all questions share anew, and keep nothing of it; the answers are the same.",
+    )
+    return no_prefix_cache(engine_options(command))
 
 
 def model_options(command: F) -> F:

@@ -26,7 +26,8 @@ main()
 @pytest.fixture
 def run(tmp_path):
     """Runs the command line in a process whose data folder is a temporary one."""
-    home = {name: str(tmp_path / "home") for name in ("HOME", "XDG_DATA_HOME", "LOCALAPPDATA", "USERPROFILE")}
+    variables = ("SQALE_EDGE_HOME", "HOME", "XDG_DATA_HOME", "LOCALAPPDATA", "USERPROFILE")
+    home = {name: str(tmp_path / "home") for name in variables}
 
     def run(*arguments, max_file_bytes=None, **environment):
         def limit():
