@@ -62,7 +62,7 @@ def read_predictions(path: str | Path, questions: Sequence[Question], *, form: s
     form = form or _detect_form(path)
     if form == "spider":
         lines = split_lines(path, read_lines(path), questions)
-        return Predictions(form, {q.id: line or None for q, line in zip(questions, lines, strict=True)})
+        return Predictions(form, {q.id: as_answer(line) for q, line in zip(questions, lines, strict=True)})
     if form == "jsonl":
         found = _read_records(path)
     elif form == "spider2":

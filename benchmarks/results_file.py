@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from sqale_edge.episode import Episode
+from sqale_edge.episode import Episode, Usage
 from sqale_edge.errors import BenchmarkError
 
 from .files import clip, read_bytes
@@ -234,14 +234,21 @@ _BROKEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  
 
 
 def _check_types(value: Run | Answer) -> None:
-    """Raise TypeError unless the fields that others rely on are what they are said to be."""
-    is_sound = (
-        isinstance(value.id, str) and isinstance(value.sql, str | None) and isinstance(value.error, str)
-        if isinstance(value, Answer)
-        else isinstance(value.settings, dict) and isinstance(value.questions_sha256, str)
-    )
-    if not is_sound:
-        raise TypeError("a field is of another type")
+    """Raise TypeError or KeyError unless the fields that others rely on are what they are said to be."""
+    for field in dataclasses.fields(value):
+        kind = _KINDS.get(str(field.type))
+        if kind and not isinstance(getattr(value, field.name), kind):
+            raise TypeError(f"{field.name} is of another type")
+    if isinstance(value, Answer) and value.votes is not None:
+        if not all(isinstance(value.votes[name], int) for name in ("n_votes", "n_agree")):
+            raise TypeError("votes are not counted")
+        for candidate in value.votes["candidates"]:
+            Usage.from_dict(candidate["usage"])
+
+
+# By the annotations of fields.
+_KINDS: dict[str, Any] = {"str": str, "int": int, "str | None": str | None, "Mapping[str, Any]": dict}
+_KINDS["Mapping[str, Any] | None"] = dict | None
 
 
 def _broken(path: Path, line: int, fault: str) -> BenchmarkError:

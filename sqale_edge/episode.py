@@ -28,7 +28,7 @@ class _Value:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """The value that `to_dict` made `data` of. Raises KeyError or TypeError for anything else."""
+        """The value that `to_dict` made `data` of. Raises KeyError, TypeError or ValueError for anything else."""
         hints = get_type_hints(cls)
         return cls(**{field.name: _from_json(hints[field.name], data[field.name]) for field in dataclasses.fields(cls)})
 
@@ -243,15 +243,28 @@ def _to_json(value: Any) -> Any:
 
 
 def _from_json(hint: Any, value: Any) -> Any:
-    """`value` as the type that `hint` asks for; the inverse of `_to_json`."""
+    """`value` as the type that `hint` asks for; the inverse of `_to_json`. Raises TypeError for another type."""
+    origin = get_origin(hint)
     if hint is Any:
         return value
     if isinstance(hint, type) and issubclass(hint, _Value):
-        return hint.from_dict(value)
-    if get_origin(hint) is tuple:
-        return tuple(_from_json(get_args(hint)[0], item) for item in value)
-    if get_origin(hint) is dict:
-        return {key: _from_json(get_args(hint)[1], item) for key, item in value.items()}
-    if get_origin(hint) is types.UnionType and isinstance(value, dict):
-        return base64.b64decode(value["base64"]) if "base64" in value else float(value["float"])
+        return hint.from_dict(_require(dict, value))
+    if origin is tuple:
+        return tuple(_from_json(get_args(hint)[0], item) for item in _require(list, value))
+    if origin is dict:
+        return {key: _from_json(get_args(hint)[1], item) for key, item in _require(dict, value).items()}
+    if origin is Literal and value not in get_args(hint):
+        raise TypeError(f"{str(value)[:60]!r} is none of {', '.join(map(repr, get_args(hint)))}")
+    kinds = (str,) if origin is Literal else get_args(hint) if origin is types.UnionType else (hint,)
+    if isinstance(value, dict) and {bytes, float} & {*kinds}:
+        value = base64.b64decode(value["base64"]) if "base64" in value else float(value["float"])
+    return _require(kinds, value)
+
+
+def _require(kinds: type | tuple[type, ...], value: Any) -> Any:
+    """`value` if it is of one of these types. True and False are no numbers; a whole number may stand for a float."""
+    allowed = {*kinds} if isinstance(kinds, tuple) else {kinds}
+    if type(value) not in allowed | ({int} if float in allowed else set()):
+        names = " or ".join(sorted(kind.__name__ for kind in allowed))
+        raise TypeError(f"{type(value).__name__} in place of {names}")
     return value

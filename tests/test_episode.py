@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import math
+import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -177,3 +178,30 @@ def test_usage_adds_up_field_by_field(usages):
     assert total.to_dict() == {
         field.name: sum(getattr(usage, field.name) for usage in usages) for field in dataclasses.fields(Usage)
     }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sql": 5}, "int in place of NoneType or str"),
+        ({"seed": True}, "bool in place of int"),
+        ({"truncated": 1}, "int in place of bool"),
+        ({"turns": "abc"}, "str in place of list"),
+        ({"turns": [5]}, "int in place of dict"),
+        ({"columns": [1]}, "int in place of str"),
+        ({"rows": [[[1]]]}, "list in place of NoneType or bytes or float or int or str"),
+        ({"rows": [[True]]}, "bool in place of NoneType or bytes or float or int or str"),
+        ({"ended_by": "boredom"}, "'boredom' is none of 'submit_sql'"),
+        ({"usage": {**Usage().to_dict(), "n_prompt": "3"}}, "str in place of int"),
+        ({"timing": {**Timing().to_dict(), "total_s": {"base64": "AA=="}}}, "bytes in place of float"),
+    ],
+)
+def test_a_field_of_another_type_is_refused(change, message):
+    """Where it is read, and not where somebody counts with it."""
+    with pytest.raises(TypeError, match=re.escape(message)):
+        Episode.from_dict(make_episode().to_dict() | change)
+
+
+def test_a_whole_number_may_stand_for_a_float():
+    """JSON of other programs has 3 for 3.0."""
+    assert Timing.from_dict(Timing().to_dict() | {"total_s": 3}).total_s == 3

@@ -4,6 +4,7 @@ Each is one line that names a file, or is judged to the end. For more of them ra
 `derandomize`.
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -15,8 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqale_edge.benchmarks import (
     Answer,
+    Judged,
     ResultsFile,
     Run,
+    analyze,
     ask_questions,
     choose_rules,
     read_predictions,
@@ -25,6 +28,7 @@ from sqale_edge.benchmarks import (
     score,
     summarize,
     write_predictions,
+    write_report,
 )
 from sqale_edge.benchmarks.results_file import digest_questions, is_results_file
 from sqale_edge.benchmarks.submissions import submission_form
@@ -34,9 +38,9 @@ from sqale_edge.errors import BenchmarkError
 from sqale_edge.testing import ScriptedEngine, make_shop
 
 few = settings(
-    max_examples=int(os.environ.get("FUZZ", "60")),
+    max_examples=15,
     deadline=None,
-    derandomize="FUZZ" not in os.environ,
+    derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -124,6 +128,7 @@ SAMPLES = {
     },
 }
 FILES = [(name, file) for name, files in SAMPLES.items() for file in files] + [("jsonl", "results.jsonl")]
+SETTINGS = {"timeout_s": 1.0, "sample": None, "limit": None, "seed": None}
 RESULTS = '{"form": "sqale-edge results 1"'
 
 
@@ -176,6 +181,7 @@ def check(results, tmp_path):
         assert path.startswith(str(folder))
         shutil.rmtree(folder / "written", ignore_errors=True)
         (folder / "written").unlink(missing_ok=True)
+        shutil.rmtree(folder / "report", ignore_errors=True)
         assert sorted(folder.rglob("*")) == before
 
     return run
@@ -189,15 +195,22 @@ def evaluate(folder, name, file):
     if name == "ehrsql2024":
         others["databases"] = folder / "shop.sqlite"
     questions = read_questions(path, **others)
+    results = None
     if file == "results.jsonl" and is_results_file(folder / file):
-        sql = read_results(folder / file, questions).sql
-    else:
-        sql = read_predictions(folder / "predictions", questions).sql
+        results = read_results(folder / file, questions)
+    sql = results.sql if results else read_predictions(folder / "predictions", questions).sql
     again = write_and_read(folder / "written", questions, sql)
     rules = choose_rules(questions[0].form, ["spider", "spider2", "ehrsql2024"])
     pairs = list(score(questions, [sql, again], rules, timeout_s=1.0))
     assert [seen(one) for one, _ in pairs] == [seen(other) for _, other in pairs]
-    return json.loads(json.dumps(summarize([one for one, _ in pairs], rules)))
+    outcomes = [one for one, _ in pairs]
+    document = summarize(outcomes, rules)
+    if results:
+        about = {"questions": str(path), "file": str(folder / file), "form": questions[0].form, "settings": SETTINGS}
+        about |= {"sqale_edge": "0.1", "sqlite": "3.45", "file_form": "results", "n_unknown": 0}
+        document |= about | {"run": dataclasses.asdict(results.run), "analysis": analyze(outcomes, results, rules)}
+        write_report(folder / "report", questions, [Judged(document, outcomes, sql, results.answers)], rules, document)
+    return json.loads(json.dumps(document))
 
 
 def write_and_read(path, questions, sql):

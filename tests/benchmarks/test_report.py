@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 from sqale_edge.benchmarks import (
+    GoldTable,
     Judged,
     Question,
     ResultsFile,
@@ -334,6 +335,25 @@ def test_two_files_side_by_side(asked, tmp_path):
     assert page.text.count("What was measured") == 4  # two headings, two links
     document = json.loads((tmp_path / "report" / "report.json").read_text())
     assert document["mcnemar"]["strict"]["only_b"] == 2
+
+
+def test_a_right_result_in_a_csv_file(shop, tmp_path):
+    """Spider 2 has no SQL as gold; and a question that one file lacks is no difference."""
+    (tmp_path / "gold.csv").write_text("n\n4\n")
+    table = GoldTable(tmp_path / "gold.csv")
+    questions = [Question(id_, shop, f"Q {id_}?", gold_tables=(table,), form="spider2") for id_ in "123"]
+    a = judge(questions, {"1": "SELECT count(*) FROM customers", "2": "SELECT 4"}, {"file": "a.jsonl"})
+    b = judge(questions, {"1": "SELECT 5", "3": "SELECT 4"}, {"file": "b.jsonl"})
+    page = write(tmp_path / "report", questions, [a, b])
+    assert "1 questions" in page.text
+    assert "1: bird: A, strict: A" in page.text
+    assert "(a CSV file)" in page.text
+    assert "2: bird" not in page.text
+    words = (
+        "Counted are the 1 questions that both were asked; left out are 1 of A alone, 1 of B alone and 0 of neither."
+    )
+    assert words in page.text
+    assert words in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
 
 
 def test_nothing_to_score(asked, tmp_path):

@@ -176,6 +176,7 @@ DAMAGE = {
     "an episode without turns": b'{"id": "1", "sql": null, "error": "", "episode": {}, "votes": null}\n',
     "a number as SQL": b'{"id": "1", "sql": 5, "error": "", "episode": null, "votes": null}\n',
     "a list as id": b'{"id": ["1"], "sql": null, "error": "", "episode": null, "votes": null}\n',
+    "votes that are none": b'{"id": "1", "sql": null, "error": "", "episode": null, "votes": {"n_votes": 3}}\n',
     "another encoding": b'{"id": "1", "sql": "SELECT \'\xe9\'", "error": "", "episode": null, "votes": null}\n',
 }
 
@@ -217,3 +218,15 @@ def test_what_says_that_there_is_no_answer_is_none(tmp_path, described, question
         for key, sql in {"0": " ", "1": "null", "2": "SELECT 'null'", "3": None}.items():
             results.add(Answer(key, sql))
     assert read_results(path, questions).sql == {"0": None, "1": None, "2": "SELECT 'null'", "3": None}
+
+
+@pytest.mark.parametrize("change", [(b'"n_decoded": ', b'"n_decoded": 1.5, "n": '), (b'"turns": [', b'"turns": [5, ')])
+def test_an_episode_with_a_part_of_another_type_is_refused(tmp_path, described, questions, change):
+    """Before anything is counted."""
+    path = tmp_path / "r.jsonl"
+    ask(path, described, questions[:1])
+    content = path.read_bytes()
+    assert change[0] in content
+    path.write_bytes(content.replace(*change, 1))
+    with pytest.raises(BenchmarkError, match="line 2: this is no answer"):
+        read_results(path, questions)
