@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sqale_edge.errors import SqaleEdgeError
+from sqale_edge.errors import BenchmarkError
 
 from .surroundings import is_repository
 
@@ -19,7 +19,7 @@ def default_results_path() -> Path | None:
 
 
 def append_document(document: dict[str, Any], path: Path) -> None:
-    """Put the document at the end of the file, which is made if it is not there, as one line. Raises SqaleEdgeError."""
+    """Put the document at the end of the file, which is made if it is not there, as one line. Raises BenchmarkError."""
     line = json.dumps(document).encode() + b"\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,6 +33,6 @@ def append_document(document: dict[str, Any], path: Path) -> None:
                     file.truncate(n_before)
                 raise
     except OSError as error:
-        raise SqaleEdgeError(
-            f"{str(path)!r} cannot be written: {error.strerror}", hint="name another file with --output"
+        raise BenchmarkError(
+            f"{str(path)!r} cannot be written: {error.strerror}", path=path, hint="name another file with --output"
         ) from error
