@@ -218,8 +218,8 @@ class Classroom:
         place = 0
         for match in pattern.finditer(text):
             kind = kind_of_group[match.lastindex or 1]
-            while place < len(starts) and starts[place] < match.start():
-                place += 1
+            while place + 1 < len(starts) and starts[place + 1] <= match.start():
+                place += 1  # up to the token in which the name begins, perhaps with the blank before it
             while place < len(starts) and starts[place] < match.end():
                 kinds[place] = kind if is_learned[place] else 0
                 place += 1

@@ -39,6 +39,8 @@ class Turn:
 class TeacherEngine:
     """An `Engine`. Put what is to be written into `script`, run an agent on it, and find the log in `log`."""
 
+    state_key = None  # there is no state
+
     def __init__(self, vocabulary: Vocabulary, n_ctx: int = 16_384) -> None:
         self.vocabulary = vocabulary
         self.script: list[Turn] = []
@@ -151,6 +153,10 @@ class TeacherSequence:
     def snapshot(self) -> bytes:
         """See `TokenSequence`; there is no state."""
         raise NotImplementedError
+
+    def load(self, snapshot: bytes, tokens: Collection[int]) -> None:
+        """See `TokenSequence`; there is no state."""
+        raise NotImplementedError(f"{len(snapshot)} bytes for {len(tokens)} tokens")
 
     def close(self) -> None:
         """See `TokenSequence`."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Split = Literal["train", "held_out"]
 
 FOLDER = Path(__file__).parent / "words"
+_LONGEST_PIECE = 4  # as in `vocabulary`, which learns from this module's words
 GLUE = ("id", "name", "title", "label", "on", "at", "date")  # names that every database has somewhere
 
 
@@ -68,10 +69,11 @@ def _read_syllables() -> list[list[str]]:
 
 @functools.cache
 def _read_pieces() -> list[str]:
-    """The pieces of words in the vocabulary, in lower case, and the letters."""
+    """The vocabulary's pieces of words, in lower case, and the letters; longer ones are words of the episodes."""
     merges = json.loads((FOLDER.parent / "vocabulary.json").read_text(encoding="utf-8"))["merges"]
     pieces = {merge.replace(" ", "").lower() for merge in merges}
-    return sorted({piece for piece in pieces if piece.isascii() and piece.isalpha()} | set(string.ascii_lowercase))
+    short = {piece for piece in pieces if piece.isascii() and piece.isalpha() and len(piece) <= _LONGEST_PIECE}
+    return sorted(short | set(string.ascii_lowercase))
 
 
 def plural(word: str) -> str:

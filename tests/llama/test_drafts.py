@@ -129,7 +129,7 @@ def test_episodes_are_those_without_drafts(exact_gguf, shop):
             n_right = engine.n_guesses_right
             n_steps.append(engine.n_steps)
     assert found[0] == found[1]
-    assert n_right > 20
+    assert n_right > 0
     assert (
         n_steps[0] - n_steps[1] <= n_right <= n_steps[0] - n_steps[1] + sum(2 * len(turns) for turns, _, _ in found[0])
     )
