@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +23,19 @@ if TYPE_CHECKING:
 # What somebody has set for their own questions would change what models answer here, and how often they are asked.
 for _name in [name for name in os.environ if name.startswith("SQALE_EDGE_")]:
     del os.environ[_name]
+
+
+@pytest.fixture(autouse=True)
+def _hears_all():
+    """Children hear these signals even where the tests run in the background, with some of them ignored."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

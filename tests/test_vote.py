@@ -112,7 +112,7 @@ def test_candidates_are_the_single_runs_of_their_seeds(tmp_path, shop):
     exact = tmp_path / "demo-f32.gguf"
     quantize_file(find_model("demo").path, exact, "F32")
     settings = EngineSettings(n_ctx=2_048, n_sequences=4, threads=1)
-    sampling = SamplingSettings(temperature=1.3, top_k=0, top_p=1.0)
+    sampling = SamplingSettings(temperature=3, top_k=0, top_p=1.0)
     limits = EpisodeLimits(tool_turns=2, turn_tokens=48, call_tokens=32, final_tokens=24)
     with Agent.load(exact, settings=settings, sampling=sampling, limits=limits) as agent:
         before = agent.engine.count_evaluated()
