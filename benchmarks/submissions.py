@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqale_edge.errors import BenchmarkError
-from sqale_edge.new_files import move_to_free_name, partial_name, write_to_disk
+from sqale_edge.new_files import partial_name, put_in_place, write_to_disk
 from sqale_edge.sql_text import one_line, tokens
 
 from .files import clip
@@ -117,10 +117,7 @@ def write_predictions(
                 with partial.open("xb") as file:
                     file.write(_make_text(path, form, questions, found))
                 write_to_disk(partial)
-                if overwrite:
-                    partial.replace(path)
-                else:
-                    move_to_free_name(partial, path)
+                put_in_place(partial, path, overwrite=overwrite)
     except FileExistsError as error:
         raise _name_taken(path) from error
     except OSError as error:

@@ -18,7 +18,7 @@ import os
 from typing import TYPE_CHECKING
 
 from sqale_edge.errors import ConversionError
-from sqale_edge.new_files import move_to_free_name, write_to_disk
+from sqale_edge.new_files import put_in_place, write_to_disk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,10 +44,7 @@ def move_into_place(moves: Sequence[Move], *, overwrite: bool) -> None:
             try:
                 write_to_disk(source)
                 _prepare_undo(undo, source, target, source.parent / f"replaced-{number}")
-                if overwrite:
-                    source.replace(target)
-                else:
-                    move_to_free_name(source, target)
+                put_in_place(source, target, overwrite=overwrite)
             except FileExistsError as error:
                 raise name_taken(target) from error
             except OSError as error:

@@ -41,7 +41,15 @@ def write_to_disk(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def move_to_free_name(source: Path, target: Path) -> None:
+def put_in_place(source: Path, target: Path, *, overwrite: bool) -> None:
+    """Give `source` the name `target`. Raises FileExistsError if that is taken, unless it may `overwrite`; OSError."""
+    if overwrite:
+        source.replace(target)
+    else:
+        _move_to_free_name(source, target)
+
+
+def _move_to_free_name(source: Path, target: Path) -> None:
     """`source.rename(target)`, with a FileExistsError instead of a replaced file."""
     if sys.platform == "win32":
         source.rename(target)  # refuses there by itself

@@ -14,7 +14,7 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from sqale_edge.new_files import move_to_free_name, partial_name
+from sqale_edge.new_files import partial_name, put_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -111,10 +111,7 @@ def write_sample_shop(path: Path, *, overwrite: bool = True) -> None:
             orders = list(_make_orders())
             _insert(connection, "orders", orders)
             _insert(connection, "shipments", _make_shipments(orders))
-        if overwrite:
-            partial.replace(path)
-        else:
-            move_to_free_name(partial, path)
+        put_in_place(partial, path, overwrite=overwrite)
 
 
 def _insert(connection: sqlite3.Connection, table: str, rows: Iterable[tuple[Cell, ...]]) -> None:

@@ -14,7 +14,6 @@ from command_line import start
 from stand_in_hub import SQALE
 from terminals import read_terminal
 
-from sqale_edge.cli import main
 from sqale_edge.installed import read_installed, store_folder
 from sqale_edge.models import find_model
 from sqale_edge.store.add import add_model
@@ -22,18 +21,6 @@ from sqale_edge.store.add import add_model
 WAIT_S = 120
 needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="terminals are those of POSIX")
 QUESTION = "How many customers are there?"
-
-
-@pytest.fixture
-def run(capsys):
-    """The command line in this process: exit code, stdout, stderr."""
-
-    def run_main(*args):
-        with pytest.raises(SystemExit) as caught:
-            main([str(arg) for arg in args])
-        return (caught.value.code, *capsys.readouterr())
-
-    return run_main
 
 
 @pytest.fixture
