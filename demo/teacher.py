@@ -16,7 +16,7 @@ from sqale_edge.errors import Cancelled
 from sqale_edge.settings import SamplingSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from vocabulary import Vocabulary
 
@@ -72,8 +72,9 @@ class TeacherEngine:
         """See `Engine`."""
         return self.vocabulary.decode(tokens)
 
-    def compile_grammar(self, gbnf: str) -> Grammar:
+    def compile_grammar(self, gbnf: str, phrases: Iterable[str] = ()) -> Grammar:
         """See `Engine`; the teacher needs none."""
+        del phrases
         return gbnf
 
     def new_sequence(self, seed: int, sampling: SamplingSettings | None = None) -> TeacherSequence:

@@ -11,7 +11,7 @@ from sqale_edge.batch import drive
 from sqale_edge.episode import Event, Finished
 from sqale_edge.errors import ContextOverflowError, DatabaseOpenError, ModelError, SqaleEdgeError
 from sqale_edge.exclusive import Exclusive
-from sqale_edge.grammar import tool_call_grammar
+from sqale_edge.grammar import tool_call_grammar, tool_call_phrases
 from sqale_edge.loop import EpisodeLoop
 from sqale_edge.models import find_model
 from sqale_edge.prefixes import Prefixes
@@ -78,7 +78,7 @@ class Agent:
         self._notes = notes
         self._protocol = Protocol(engine.info)
         self._prefixes = Prefixes(engine, self._protocol, prefixes or PrefixSettings())
-        self._grammar = engine.compile_grammar(tool_call_grammar(TOOLS))
+        self._grammar = engine.compile_grammar(tool_call_grammar(TOOLS), tool_call_phrases(TOOLS))
         # Held for one event at a time, never while a caller has the stream: who reads it may change, or go away.
         self._work = Exclusive(self._free)
         self._turn = threading.Condition(self._work.lock)

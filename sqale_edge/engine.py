@@ -14,7 +14,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from collections.abc import Sequence as Collection
 
     from sqale_edge.settings import SamplingSettings
@@ -176,8 +176,11 @@ class Engine(Protocol):
     def detokenize(self, tokens: Collection[int]) -> bytes:
         """The bytes of `tokens`, control tokens as their literals. Not always whole UTF-8 characters."""
 
-    def compile_grammar(self, gbnf: str) -> Grammar:
-        """A grammar in llama.cpp's GBNF, with the rule `root`. Raises GrammarError."""
+    def compile_grammar(self, gbnf: str, phrases: Iterable[str] = ()) -> Grammar:
+        """A grammar in llama.cpp's GBNF, with the rule `root`. Raises GrammarError.
+
+        `phrases` are texts that may well stand in what it accepts. An engine may guess with them, and need not.
+        """
 
     def new_sequence(self, seed: int, sampling: SamplingSettings | None = None) -> TokenSequence:
         """An empty sequence. The same seed, settings and log give the same tokens.

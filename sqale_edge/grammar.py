@@ -37,6 +37,17 @@ def tool_call_grammar(tools: Iterable[ToolSpec]) -> str:
     return "\n".join(rules) + _COMMON
 
 
+def tool_call_phrases(tools: Iterable[ToolSpec]) -> list[str]:
+    """How a call of each of `tools` begins, up to its first argument's value, with the blanks that JSON usually has."""
+    return [_call_start(tool) for tool in tools]
+
+
+def _call_start(tool: ToolSpec) -> str:
+    start = f'{{"tool": {json.dumps(tool.name)}'
+    needed = next((parameter for parameter in tool.parameters if parameter.required), None)
+    return f'{start}, "args": {{{json.dumps(needed.name)}: "' if needed else start
+
+
 def _call_rule(tool: ToolSpec) -> str:
     head = _literal('{"tool":') + ' " "? ' + _literal(json.dumps(tool.name))
     args = (

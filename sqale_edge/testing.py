@@ -23,7 +23,7 @@ from sqale_edge.errors import Cancelled, ContextOverflowError, ModelError
 from sqale_edge.settings import SamplingSettings, check_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sqale_edge.engine import Grammar
 
@@ -99,8 +99,9 @@ class ScriptedEngine:
         """See `Engine`."""
         return b"".join(bytes([token]) if token < 256 else _LITERALS[token - 256].encode() for token in tokens)
 
-    def compile_grammar(self, gbnf: str) -> Grammar:
+    def compile_grammar(self, gbnf: str, phrases: Iterable[str] = ()) -> Grammar:
         """See `Engine`; the grammar is not used."""
+        del phrases
         return gbnf
 
     def new_sequence(self, seed: int, sampling: SamplingSettings | None = None) -> ScriptedSequence:

@@ -55,11 +55,11 @@ class RecordingEngine(LlamaEngine):
         warm_up.close()
         self.logits.clear()
 
-    def evaluate(self, sequences, n_guesses=0):
+    def evaluate(self, sequences, guessing=None):
         if self.before_step:
             act, self.before_step = self.before_step, None
             act()
-        super().evaluate(sequences, n_guesses)
+        super().evaluate(sequences, guessing)
         self.logits |= {tuple(sequence.tokens): sequence.logits.tobytes() for sequence in sequences}
 
 

@@ -31,12 +31,12 @@ class WatchedEngine(LlamaEngine):
         self.logs: list[tuple[int, ...]] = []
         self._seen: dict[int, tuple[int, ...]] = {}
 
-    def evaluate(self, sequences, n_guesses=0):
+    def evaluate(self, sequences, guessing=None):
         for sequence in sequences:
             seen = self._seen.get(id(sequence), ())
             assert sequence.tokens[: len(seen)] == seen, "the log is append-only"
             self._seen[id(sequence)] = sequence.tokens
-        super().evaluate(sequences, n_guesses)
+        super().evaluate(sequences, guessing)
 
     def release(self, sequence):
         self._seen.pop(id(sequence), None)

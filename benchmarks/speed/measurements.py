@@ -281,7 +281,17 @@ def measure_loading(bench: Bench, seconds: float, result: Result) -> None:
     contenders = {name: functools.partial(load, name) for name in names}
     samples = alternate(contenders, n_rounds=bench.plan.n_rounds, seconds=seconds, check=bench.check)
     memory = {name: summarize(values) for name, values in peaks.items()}
-    result.figures.append(Figure("load", samples, about={"peak_memory_bytes": memory}))
+    about = {"peak_memory_bytes": memory, "estimated_bytes": _estimate_memory(bench)}
+    result.figures.append(Figure("load", samples, about=about))
+
+
+def _estimate_memory(bench: Bench) -> int:
+    """What loading refuses by, before it: bytes."""
+    from sqale_edge.llama import read_model_info  # noqa: PLC0415 - llama.cpp is loaded with a model
+    from sqale_edge.llama.memory import estimate_memory  # noqa: PLC0415
+
+    settings = dataclasses.replace(bench.settings, n_sequences=1)
+    return estimate_memory(read_model_info(bench.path).metadata, bench.path.stat().st_size, settings).total_bytes
 
 
 MEASUREMENTS = (

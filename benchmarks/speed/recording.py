@@ -13,7 +13,7 @@ from sqale_edge.engine import Decoding, Prefill
 from sqale_edge.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from sqale_edge.engine import Engine, Grammar, ModelInfo, Piece
     from sqale_edge.settings import SamplingSettings
@@ -66,9 +66,9 @@ class RecordingEngine:
         """The real engine's."""
         return self._engine.detokenize(tokens)
 
-    def compile_grammar(self, gbnf: str) -> Grammar:
+    def compile_grammar(self, gbnf: str, phrases: Iterable[str] = ()) -> Grammar:
         """The real engine's."""
-        return self._engine.compile_grammar(gbnf)
+        return self._engine.compile_grammar(gbnf, phrases)
 
     def new_sequence(self, seed: int, sampling: SamplingSettings | None = None) -> RecordingSequence:
         """See `Engine`."""

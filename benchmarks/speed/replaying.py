@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from sqale_edge.errors import ModelError
-from sqale_edge.grammar import tool_call_grammar
+from sqale_edge.grammar import tool_call_grammar, tool_call_phrases
 from sqale_edge.tools import TOOLS
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def replay(
         ContextOverflowError: It does not fit into the engine's context.
         Cancelled: The engine was cancelled.
     """
-    grammar = engine.compile_grammar(tool_call_grammar(TOOLS))
+    grammar = engine.compile_grammar(tool_call_grammar(TOOLS), tool_call_phrases(TOOLS))
     cost = Replay()
     sequences = [base.fork(0) if base else engine.new_sequence(0)]
     try:
@@ -129,7 +129,7 @@ def _decode_each(
         return
     decodings = [sequence.start(phase, len(tokens), frozenset()) for sequence in sequences]
     for place, token in enumerate(tokens):
-        engine.evaluate(sequences, len(tokens) - place - 1 if drafts else 0)
+        engine.evaluate(sequences, decodings[0] if drafts else None)
         for sequence, decoding in zip(sequences, decodings, strict=True):
             assert sequence.logits is not None, "a prompt was evaluated"
             sequence.logits[token] = _CERTAIN

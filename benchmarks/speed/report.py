@@ -155,11 +155,13 @@ def _episodes(document: dict[str, Any]) -> list[str]:
 
 
 def _loading(document: dict[str, Any]) -> list[str]:
+    figures = document["measurements"].get("loading", {}).get("figures", [])
     rows = [
         [name, f"{peak['median'] / _MIB:,.0f} MiB"]
-        for figure in document["measurements"].get("loading", {}).get("figures", [])
+        for figure in figures
         for name, peak in figure["peak_memory_bytes"].items()
     ]
+    rows += [["estimated before loading", f"{figure['estimated_bytes'] / _MIB:,.0f} MiB"] for figure in figures]
     return [_table(["contender", "peak memory"], rows)] if rows else []
 
 

@@ -25,7 +25,7 @@ from sqale_edge.llama.sequence import LlamaSequence, parse_snapshot
 from sqale_edge.settings import EngineSettings, SamplingSettings, check_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sqale_edge.engine import Decoding
     from sqale_edge.llama.sampling import Logits
@@ -151,10 +151,10 @@ class LlamaEngine:
             self.check_tokens(tokens)
             return b"".join(map(self._model.vocabulary.piece, tokens))
 
-    def compile_grammar(self, gbnf: str) -> LlamaGrammar:
+    def compile_grammar(self, gbnf: str, phrases: Iterable[str] = ()) -> LlamaGrammar:
         """See `Engine`."""
         with self._working():
-            return LlamaGrammar(self._model.vocabulary, self._model.vocabulary_pointer, gbnf)
+            return LlamaGrammar(self._model.vocabulary, self._model.vocabulary_pointer, gbnf, phrases)
 
     # Sequences.
 
@@ -245,19 +245,18 @@ class LlamaEngine:
                 raise ModelError("a decoding that is done cannot go on")
             decoding.sequence.check_usable()
             self.check_room(decoding.sequence, 1)
-        n_guesses = decodings[0].max_tokens - decodings[0].n_decoded - 1 if len(decodings) == 1 else 0
         with self._working():
-            self.evaluate([decoding.sequence for decoding in decodings], n_guesses)
+            self.evaluate([decoding.sequence for decoding in decodings], decodings[0] if len(decodings) == 1 else None)
             return [decoding.sequence.draw(decoding) for decoding in decodings]
 
-    def evaluate(self, sequences: Sequence[LlamaSequence], n_guesses: int = 0) -> None:
+    def evaluate(self, sequences: Sequence[LlamaSequence], guessing: Decoding | None = None) -> None:
         """Evaluate what is pending of each, `n_batch` tokens at a time, and keep the logits of each one's last token.
 
         A failure is final for every sequence that took part: nobody knows how much of it was evaluated.
 
         Args:
             sequences: Each once.
-            n_guesses: As many tokens may be guessed behind the first one, if there is nothing else to evaluate.
+            guessing: The decode of the first one, behind which tokens may be guessed if nothing else is evaluated.
         """
         for sequence in sequences:
             self.n_guesses_right += sequence.confirm_guesses()
@@ -270,8 +269,8 @@ class LlamaEngine:
             return
         try:
             self._take_back_guesses()
-            if len(work) == 1:
-                work += self._guess(work[0].sequence, n_guesses)
+            if len(work) == 1 and guessing:
+                work += self._guess(guessing)
             for start in range(0, len(work), self._settings.n_batch):
                 with self._working():
                     self._evaluate_batch(sequences, work[start : start + self._settings.n_batch])
@@ -280,10 +279,11 @@ class LlamaEngine:
                 sequence.failure = sequence.failure or error
             raise
 
-    def _guess(self, sequence: LlamaSequence, n_most: int) -> list[_Step]:
-        """Steps behind the log of `sequence`."""
+    def _guess(self, decoding: Decoding) -> list[_Step]:
+        """Steps behind the log of the decode's sequence."""
+        sequence = decoding.sequence
         n_room = min(self.info.n_ctx - len(sequence), self._settings.n_batch - 1, self._settings.n_draft)
-        tokens = sequence.guess(min(n_most, n_room))
+        tokens = sequence.guess(decoding, n_room)
         self.n_guessed += len(tokens)
         steps = enumerate(tokens, len(sequence))
         return [_Step(sequence, position, token, wants_logits=True, is_guess=True) for position, token in steps]

@@ -20,10 +20,13 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
+from sqale_edge.engine import Piece
 from sqale_edge.errors import DecodeError, GrammarError
 from sqale_edge.llama import bindings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sqale_edge.llama.vocabulary import Vocabulary
     from sqale_edge.settings import SamplingSettings
 
@@ -35,14 +38,19 @@ _TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float3
 
 
 class LlamaGrammar:
-    """A compiled GBNF grammar. `start` gives a fresh state for each decode."""
+    """A compiled GBNF grammar. `start` gives a fresh state for each decode.
 
-    def __init__(self, vocabulary: Vocabulary, vocabulary_pointer: Any, gbnf: str) -> None:
+    Attributes:
+        phrases: Tokens of texts that may well stand in what it accepts; only guesses are made with them.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, vocabulary_pointer: Any, gbnf: str, phrases: Iterable[str] = ()) -> None:
         bindings.forget_errors()
         # llama.cpp reads up to a NUL, and takes an empty grammar for none at all.
         if "\0" in gbnf or not gbnf.strip():
             raise GrammarError("the grammar is empty, or contains a NUL character")
         self._vocabulary = vocabulary
+        self.phrases = [vocabulary.tokenize([Piece(phrase, trusted=False)]) for phrase in phrases]
         self._sampler = llama_cpp.llama_sampler_init_grammar(vocabulary_pointer, gbnf.encode(), b"root")
         if not self._sampler:
             raise GrammarError(f"llama.cpp does not accept the grammar: {bindings.last_error() or 'no reason given'}")

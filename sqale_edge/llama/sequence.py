@@ -18,7 +18,7 @@ import numpy as np
 from sqale_edge.engine import Decoding, Prefill
 from sqale_edge.errors import ContextOverflowError, ModelError
 from sqale_edge.llama import sampling
-from sqale_edge.llama.drafts import PromptLookup
+from sqale_edge.llama.drafts import PromptLookup, guess_phrase
 from sqale_edge.settings import SamplingSettings
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class LlamaSequence:
         self.is_closed = False
         self.guesses: list[tuple[int, sampling.Logits]] = []
         self._lookup = PromptLookup()
-        self._n_guessed = 0
+        self._n_looked_up = 0  # of the guesses that were made last
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -84,13 +84,24 @@ class LlamaSequence:
 
     # Guesses.
 
-    def guess(self, n_most: int) -> list[int]:
-        """At most `n_most` tokens that may come behind the log."""
-        return self._lookup.guess(self._tokens, n_most) if n_most > 0 else []
+    def guess(self, decoding: Decoding, n_most: int) -> list[int]:
+        """At most `n_most` tokens that may come behind the log in `decoding`, whose sequence this is."""
+        self._n_looked_up = 0
+        n_most = min(n_most, decoding.max_tokens - decoding.n_decoded - 1)
+        if n_most < 1:
+            return []
+        if isinstance(decoding.phase, sampling.LlamaGrammar):
+            written = self._tokens[len(self._tokens) - decoding.n_decoded :]
+            phrase = guess_phrase(written, decoding.phase.phrases, n_most)
+            if phrase:
+                return phrase
+        found = self._lookup.guess(self._tokens, n_most)
+        self._n_looked_up = len(found)
+        return found
 
     def take_guesses(self, guesses: list[tuple[int, sampling.Logits]]) -> None:
         """These were evaluated behind the whole log."""
-        self.guesses, self._n_guessed = guesses, len(guesses)
+        self.guesses = guesses
 
     def confirm_guesses(self) -> int:
         """Count those as evaluated that the log has by now. Returns how many; the others stay as they are."""
@@ -102,7 +113,8 @@ class LlamaSequence:
 
     def drop_guesses(self) -> None:
         """The others are not evaluated any more."""
-        self._lookup.learn(self._n_guessed, self._n_guessed - len(self.guesses))
+        if self._n_looked_up:
+            self._lookup.learn(self._n_looked_up, self._n_looked_up - len(self.guesses))
         self.guesses = []
 
     def start(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Decoding:

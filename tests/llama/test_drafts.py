@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from sqale_edge import Agent, EngineSettings, SamplingSettings
+from sqale_edge.grammar import tool_call_grammar, tool_call_phrases
 from sqale_edge.llama import LlamaEngine
-from sqale_edge.llama.drafts import PromptLookup
+from sqale_edge.llama.drafts import PromptLookup, guess_phrase
 from sqale_edge.llama.quantize import quantize_file
 from sqale_edge.models import find_model
+from sqale_edge.tools import TOOLS
 
 GREEDY = SamplingSettings(temperature=0)
 SAMPLED = SamplingSettings(temperature=1.0, top_k=40, top_p=0.9)
@@ -93,6 +96,34 @@ def test_after_a_useless_guess_more_has_to_repeat():
     assert lookup.guess([*log, *range(18, 27)], 8)
     lookup.learn(8, 8)
     assert lookup.guess([*log, *range(18, 27), 77, *range(10, 18)], 8)
+
+
+def test_the_form_of_a_call_is_guessed_as_far_as_all_calls_agree():
+    """Behind the longest start that was written; nothing where the next token is open, or too little is left."""
+    phrases = [[1, 2, 3, 4, 50, 6, 7, 8], [1, 2, 3, 4, 60, 6, 7, 9], [1, 2, 3, 4, 60, 61]]
+    assert guess_phrase([1], phrases, 15) == [2, 3, 4]
+    assert guess_phrase([9, 9, 1], phrases, 15) == [2, 3, 4]
+    assert guess_phrase([1, 2, 3, 4, 50], phrases, 15) == [6, 7, 8]
+    assert guess_phrase([1, 2, 3, 4, 50], phrases, 2) == []
+    for written in ([], [1, 2], [1, 2, 3, 4], [1, 2, 3, 4, 60], [5], [1, 3]):
+        assert guess_phrase(written, phrases, 15) == []
+    assert guess_phrase([1], [], 15) == []
+
+
+def test_phrases_are_starts_of_calls_that_the_grammar_accepts(exact_gguf):
+    """Each of them, and the tokens that a model would write."""
+    engine = LlamaEngine(exact_gguf, EngineSettings(n_ctx=256, threads=1))
+    phrases = tool_call_phrases(TOOLS)
+    assert phrases[0] == '{"tool": "list_tables"'
+    assert phrases[1] == '{"tool": "describe_table", "args": {"table_name": "'
+    grammar = engine.compile_grammar(tool_call_grammar(TOOLS), phrases)
+    for phrase, tokens in zip(phrases, grammar.phrases, strict=True):
+        state = grammar.start()
+        for token in tokens:
+            assert state.allows(np.array([token]))[0]
+            state.accept(token)
+        assert engine.detokenize(tokens).decode() == phrase
+    engine.close()
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
