@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from evaluate import SEED, evaluate
+from evaluate import evaluate
+from held_out import SEED
 from restore import restore_folder
 from sqale_edge.benchmarks.statistics import wilson_interval
 from sqale_edge.convert import convert_checkpoint

@@ -14,27 +14,23 @@ import argparse
 import collections
 import dataclasses
 import json
-import random
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from episodes import is_right, make_questions, open_world
+from episodes import is_right
+from held_out import SEED, make_held_out
 from sqale_edge.benchmarks.statistics import wilson_interval
 from sqale_edge.convert import convert_checkpoint
 
 from sqale_edge import Agent, EngineSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from parts import Question
 
     from sqale_edge.database import Database
     from sqale_edge.episode import Episode
-
-SEED = 1_000_003
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,18 +47,6 @@ class Outcome:
     ended_by: str
     n_turns: int
     n_decoded: int
-
-
-def make_held_out(n_questions: int, seed: int, folder: Path) -> Iterator[tuple[Question, Database]]:
-    """Questions about fresh held-out databases, a few for each."""
-    rng = random.Random(f"{seed} evaluate")
-    n_made = 0
-    while n_made < n_questions:
-        world, questions = make_questions(rng, "held_out", 1.0)
-        with open_world(world, folder) as database:
-            for question in questions[: n_questions - n_made]:
-                n_made += 1
-                yield question, database
 
 
 def judge(question: Question, database: Database, episode: Episode) -> Outcome:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 
 import pytest
 from batches import split_batches
 from episodes import Classroom, make_lessons, write_script
-from evaluate import find_failure, judge, make_held_out, summarize, wilson_interval
+from evaluate import find_failure, judge, summarize, wilson_interval
+from held_out import make_held_out, write_benchmark
+from sqale_edge.benchmarks.questions import read_questions
+from sqale_edge.benchmarks.scoring import score
 from teacher import TeacherEngine
 
 from sqale_edge import Agent
@@ -33,6 +37,21 @@ def test_the_teacher_is_always_right(vocabulary, tmp_path):
     assert (report["n"], report["n_right"], report["has_tables"]) == (25, 25, 1.0)
     assert report["failures"] == {}
     assert sum(kind["n"] for kind in report["by_kind"].values()) == 25
+
+
+def test_the_harness_reads_the_same_questions(tmp_path):
+    """A benchmark of its own whose gold, as a prediction, is right everywhere."""
+    path = write_benchmark(25, 1, tmp_path / "benchmark")
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    (tmp_path / "world").mkdir()
+    asked = [(one.text, one.sql()) for one, _ in make_held_out(25, 1, tmp_path / "world")]
+    assert [(line["question"], line["sql"]) for line in lines] == asked
+    questions = read_questions(path)
+    outcomes = [outcome for (outcome,) in score(questions, [{one.id: one.golds[0] for one in questions}], ["strict"])]
+    assert {outcome.gold for outcome in outcomes} <= {"scorable", "empty", "not_deterministic"}
+    scorable = [outcome for outcome in outcomes if outcome.gold == "scorable"]
+    assert len(scorable) >= 20
+    assert all(outcome.right["strict"] for outcome in scorable)
 
 
 def test_failures_are_named(vocabulary, tmp_path):
