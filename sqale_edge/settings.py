@@ -132,8 +132,9 @@ class EngineSettings(_Settings):
         n_batch: Tokens evaluated in one step while prefilling.
         n_sequences: Sequences that can exist at the same time. Each costs its recurrent state and shares the KV cache's
             cells.
-        n_draft: Tokens that are guessed at a time where the log repeats itself, and evaluated in one step with the
-            next; 0 guesses none. Each takes one more recurrent state. No answer changes but by the last bits of logits.
+        n_draft: Tokens that are guessed at a time, from the form of tool calls and where the log repeats itself, and
+            evaluated in one step with the next; 0 guesses none. Each takes one more recurrent state. No answer changes
+            but by the last bits of logits.
         threads: CPU threads for decoding; None takes what `sqale-edge bench --tune` found here, else the cores that
             this process may use.
         threads_batch: The same for prefilling.
