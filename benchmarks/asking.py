@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqale_edge._version import __version__
 from sqale_edge.errors import Cancelled, ContextOverflowError, DatabaseOpenError, ModelLoadError, SqaleEdgeError
-from sqale_edge.models import find_model
+from sqale_edge.models import find_model, is_address
 from sqale_edge.protocol import Protocol
 from sqale_edge.request import Request
 from sqale_edge.vote import Vote, stream_vote
@@ -54,7 +54,7 @@ def describe_run(
     info = agent.engine.info
     return Run(
         model=model,
-        model_sha256=_digest(find_model(model).path, should_stop),
+        model_sha256="" if is_address(model) else _digest(find_model(model).path, should_stop),
         n_parameters=info.n_parameters,
         prompt=Protocol(info).source,
         settings={
@@ -62,6 +62,7 @@ def describe_run(
             "sampling": dataclasses.asdict(info.sampling.with_environment()),
             "limits": dataclasses.asdict(agent.limits),
             "votes": n_votes,
+            **({"served": info.served} if info.served else {}),
         },
         seed=seed,
         questions_sha256=digest_questions(questions),

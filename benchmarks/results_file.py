@@ -37,7 +37,7 @@ class Run:
 
     Attributes:
         model: Its name, for people.
-        model_sha256: Digest of its file.
+        model_sha256: Digest of its file; empty for a model in a server, which `settings` then describes.
         n_parameters: Numbers in all its tensors; 0 where that is unknown.
         prompt: Whether it sees the texts that it was trained on, or this package's own.
         settings: Of engine, sampling and limits, as plain JSON types.

@@ -69,7 +69,13 @@ def _environment_table() -> str:
         "| variable | default | meaning |",
         "|---|---|---|",
     ]
-    for kind in (settings.EngineSettings, settings.SamplingSettings, settings.EpisodeLimits, settings.PrefixSettings):
+    for kind in (
+        settings.EngineSettings,
+        settings.SamplingSettings,
+        settings.EpisodeLimits,
+        settings.PrefixSettings,
+        settings.RemoteSettings,
+    ):
         meanings = _attributes(kind)
         for field in dataclasses.fields(kind):
             default = "" if field.default is None else f"`{field.default}`"

@@ -17,7 +17,7 @@ from sqale_edge.database import Database
 from sqale_edge.episode import Episode, Event, ToolCall, ToolResult
 from sqale_edge.errors import SqaleEdgeError
 from sqale_edge.request import Request
-from sqale_edge.settings import EngineSettings, EpisodeLimits, PrefixSettings, SamplingSettings
+from sqale_edge.settings import EngineSettings, EpisodeLimits, PrefixSettings, RemoteSettings, SamplingSettings
 from sqale_edge.tools import Toolbox
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless the program that embeds us says otherwise
@@ -30,6 +30,7 @@ __all__ = [
     "EpisodeLimits",
     "Event",
     "PrefixSettings",
+    "RemoteSettings",
     "Request",
     "SamplingSettings",
     "SqaleEdgeError",

@@ -12,8 +12,8 @@ from sqale_edge.episode import Event, Finished
 from sqale_edge.errors import ContextOverflowError, DatabaseOpenError, ModelError, SqaleEdgeError
 from sqale_edge.exclusive import Exclusive
 from sqale_edge.grammar import tool_call_grammar, tool_call_phrases
+from sqale_edge.loading import load_engine
 from sqale_edge.loop import EpisodeLoop
-from sqale_edge.models import find_model
 from sqale_edge.prefixes import Prefixes
 from sqale_edge.protocol import Protocol
 from sqale_edge.request import Request, is_path
@@ -22,6 +22,7 @@ from sqale_edge.settings import (
     EngineSettings,
     EpisodeLimits,
     PrefixSettings,
+    RemoteSettings,
     SamplingSettings,
     require,
 )
@@ -94,44 +95,45 @@ class Agent:
         sampling: SamplingSettings | None = None,
         limits: EpisodeLimits | None = None,
         prefixes: PrefixSettings | None = None,
+        remote: RemoteSettings | None = None,
         on_progress: Callable[[float], bool] | None = None,
     ) -> Self:
-        """The agent with the model in a GGUF file.
+        """The agent with the model in a GGUF file, or in a vLLM server.
 
         Args:
-            model: The name of a model in the store; path of a `.gguf` file; or `demo`, the small model of this package.
+            model: The name of a model in the store; path of a `.gguf` file; `demo`, the small model of this package; or
+                the address of a vLLM server, `http://...`.
             settings: How the model is loaded; the defaults are `EngineSettings.from_environment()`.
             sampling: As for `Agent`; the defaults are the model's own, with `SQALE_EDGE_*` over them.
             limits: As for `Agent`; the defaults are `EpisodeLimits.from_environment()`.
             prefixes: As for `Agent`; the defaults are `PrefixSettings.from_environment()`.
+            remote: How a server is asked; the defaults are `RemoteSettings.from_environment()`.
             on_progress: Called with the share that is loaded, from 0 to 1, in this thread; returning False stops
                 loading, and so does what it raises, which is raised here.
 
         Raises:
             ModelNotFoundError: There is no such file, and no such model in the store.
             StoreError: The model in the store is damaged.
-            ModelLoadError: llama.cpp cannot load it.
+            ModelLoadError: llama.cpp cannot load it, or the server has another model than its files here.
+            ServerError: The server cannot be reached, or is none of vLLM.
             ModelError: Its chat template cannot be used.
             SettingsError: Layers are to be offloaded, and this build of llama.cpp cannot; or an argument or the
                 environment is wrong.
             Cancelled: `on_progress` returned False.
         """
-        from sqale_edge.llama import LlamaEngine  # noqa: PLC0415 - loaded when a model is, not before
-
         require(is_path(model), "model", model, "the path of a file")
         require(settings is None or isinstance(settings, EngineSettings), "settings", settings, "an EngineSettings")
+        require(remote is None or isinstance(remote, RemoteSettings), "remote", remote, "a RemoteSettings")
         require(on_progress is None or callable(on_progress), "on_progress", on_progress, "a function")
         _check_parts(sampling, limits, prefixes)
         limits = limits or EpisodeLimits.from_environment()
         prefixes = prefixes or PrefixSettings.from_environment()
-        file = find_model(model)
-        engine = LlamaEngine(file.path, settings or EngineSettings.from_environment(), on_progress=on_progress)
+        settings = settings or EngineSettings.from_environment()
+        remote = remote or RemoteSettings.from_environment()
+        engine, notes = load_engine(model, settings, remote, on_progress)
         try:
-            engine.info = file.complete(engine.info)
             sampling = sampling or engine.info.sampling.with_environment()
-            return cls(
-                engine, sampling=sampling, limits=limits, prefixes=prefixes, load_s=engine.load_s, notes=file.notes
-            )
+            return cls(engine, sampling=sampling, limits=limits, prefixes=prefixes, load_s=engine.load_s, notes=notes)
         except BaseException:
             engine.close()
             raise

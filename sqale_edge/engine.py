@@ -3,7 +3,8 @@
 A `Sequence` is an append-only log of token ids with the KV cache and recurrent state that belong to it. The log is the
 truth: history is never rendered or tokenised again, so each turn evaluates its new tokens and nothing else.
 
-`sqale_edge.llama.LlamaEngine` implements it on llama.cpp, `sqale_edge.testing.ScriptedEngine` with scripted decisions.
+`sqale_edge.llama.LlamaEngine` implements it on llama.cpp, `sqale_edge.remote.engine.RemoteEngine` over a vLLM server,
+and `sqale_edge.testing.ScriptedEngine` with scripted decisions.
 Not guaranteed: that two engines, or one engine with batches of another shape, draw the same tokens; floating-point sums
 differ in the last bits.
 """
@@ -64,6 +65,7 @@ class ModelInfo:
         sampling: The checkpoint's own sampling settings, or the reference's.
         n_parameters: Numbers in all its tensors; 0 where that is unknown.
         n_sequences: Sequences that can exist at the same time.
+        served: What a server says about the model, as plain JSON types; None where it runs in this process.
     """
 
     name: str
@@ -80,6 +82,7 @@ class ModelInfo:
     sampling: SamplingSettings
     n_parameters: int = 0
     n_sequences: int = 1
+    served: dict[str, Any] | None = None
 
     @property
     def thinks(self) -> bool:

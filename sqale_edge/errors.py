@@ -5,7 +5,7 @@ SqaleEdgeError                      .hint: the fix, shown with the message
   ConversionError(path)
     CheckpointError  UnsupportedArchitectureError  TensorShapeError  QuantizationError
   ModelError
-    ModelNotFoundError  ModelLoadError  GrammarError  ContextOverflowError  DecodeError  Cancelled
+    ModelNotFoundError  ModelLoadError  GrammarError  ContextOverflowError  DecodeError  ServerError  Cancelled
   DatabaseError(path)
     DatabaseOpenError  QueryError
   BenchmarkError(path)
@@ -72,7 +72,7 @@ class ModelNotFoundError(ModelError):
 
 
 class ModelLoadError(ModelError):
-    """The file is not a GGUF that this build of llama.cpp can load, or memory does not suffice."""
+    """The model cannot be loaded by llama.cpp, or memory does not suffice; or a server has another than expected."""
 
 
 class GrammarError(ModelError):
@@ -85,6 +85,10 @@ class ContextOverflowError(ModelError):
 
 class DecodeError(ModelError):
     """llama.cpp failed while evaluating tokens."""
+
+
+class ServerError(ModelError):
+    """The server that runs the model cannot be reached, fails, or is not one that can be used."""
 
 
 class Cancelled(ModelError):  # noqa: N818 - it is asked for, not a fault

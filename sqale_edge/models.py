@@ -60,6 +60,11 @@ class DemoCard:
         )
 
 
+def is_address(model: str | Path) -> bool:
+    """Whether `model` is the address of a server."""
+    return isinstance(model, str) and model.lower().startswith(("http://", "https://"))
+
+
 def find_model(name: str | Path) -> ModelFile:
     """The model that `name` stands for.
 
@@ -68,11 +73,16 @@ def find_model(name: str | Path) -> ModelFile:
 
     Raises:
         ModelNotFoundError: The demo model is missing from this installation; or `name` reads like a name and not like
-            a path, and there is no such model and no such file.
+            a path, and there is no such model and no such file; or it is the address of a server.
         StoreError: The model in the store is damaged.
     """
     if name == DEMO:
         return _find_demo()
+    if is_address(name):
+        raise ModelNotFoundError(
+            f"{str(name)!r} is the address of a server, where the model's file is needed",
+            hint="give a name in the store or the path of a .gguf file; ask, eval and doctor take an address",
+        )
     if not isinstance(name, str) or not is_model_name(name):
         return ModelFile(Path(name))
     installed = read_installed(name)

@@ -27,6 +27,7 @@ _KINDS = {
     int: (numbers.Integral, "a whole number"),
     float: (numbers.Real, "a number"),
     bool: (bool, "True or False"),
+    str: (str, "text"),
     type(None): (type(None), "None"),
 }
 
@@ -86,7 +87,7 @@ class _Settings:
 
 def _as_plain(value: Any) -> Any:
     """NumPy's numbers and fractions as Python's own, which C structures and JSON take."""
-    if value is None or isinstance(value, (bool, int, float)):
+    if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, numbers.Integral):
         return int(value)
@@ -107,6 +108,8 @@ def _parse(variable: str, text: str, hint: Any) -> Any:
     if text in choices:
         return text
     types = get_args(hint) or (hint,)
+    if str in types:
+        return text
     if bool in types and text.lower() in {"0", "1", "false", "true", "no", "yes"}:
         return text.lower() in {"1", "true", "yes"}
     for kind in (int, float):
@@ -188,6 +191,34 @@ class PrefixSettings(_Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require("prefix_cache_mib", 0 <= self.prefix_cache_mib <= 1 << 20, "from 0 to 1048576")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RemoteSettings(_Settings):
+    """How a vLLM server is asked, where the model is the address of one.
+
+    Attributes:
+        tokenizer: Where the vocabulary and the training texts of a vLLM server's model are read: a model in the store,
+            a GGUF file, or a checkpoint's folder. None looks in the store for what the server says it serves, and on
+            this machine where the server says it has it.
+        served_model: Which of a vLLM server's models, where it serves several.
+        api_key: The key that a vLLM server was started with; sent to it with each request, and to nobody else.
+        answer_timeout_s: Seconds that a vLLM server may take before the next piece of an answer.
+    """
+
+    tokenizer: str | None = None
+    served_model: str | None = None
+    api_key: str | None = dataclasses.field(default=None, repr=False)
+    answer_timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in ("tokenizer", "served_model"):
+            self._require(field, getattr(self, field) != "", "None, or not empty")
+        is_sendable = self.api_key is None or (self.api_key.isascii() and self.api_key.isprintable())
+        require(is_sendable and self.api_key != "", "api_key", "...", "printable ASCII characters")
+        is_valid = 0 < self.answer_timeout_s <= MAX_SECONDS
+        self._require("answer_timeout_s", is_valid, f"above 0 and at most {MAX_SECONDS:.0f}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,15 +20,15 @@ FILES = {
     ".".join(("sqale_edge", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-# Each of these may import those before it. `llama`, `cli`, `convert` and `benchmarks` are packages, free inside.
+# Each of these may import those before it. `llama`, `remote`, `convert`, `benchmarks`, `cli` are packages, free inside.
 ORDER = """
     _version errors settings home episode results
     sql_text new_files private_files row_budget sqlite_guard sqlite_files sqlite_errors
     text_files csv_files json_files column_types imports database
     schema tool_text tools grammar
-    exclusive engine batch llama catalogue installed models
+    exclusive engine batch llama convert catalogue installed models remote loading
     rendering chat_template replies protocol prefix_files prefixes turn loop request running agent vote
-    testing sample_shop convert benchmarks store cli
+    testing sample_shop benchmarks store cli
 """.split()  # noqa: SIM905 - a line for each layer
 HEAVY = {"llama_cpp", "numpy", "huggingface_hub", "gguf"}
 

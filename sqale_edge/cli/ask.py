@@ -73,6 +73,7 @@ def ask(
     gpu_layers: GpuLayers | None,
     threads: int | None,
     no_prefix_cache: bool,
+    tokenizer: str | None,
     evidence: str | None,
     form: str,
     trace: bool,
@@ -95,7 +96,7 @@ def ask(
     n_sequences = votes if votes > 1 else None
     settings = EngineSettings.from_environment(n_sequences=n_sequences, gpu_layers=gpu_layers, threads=threads)
     limits = EpisodeLimits.from_environment(timeout_s=timeout, max_rows=max_rows)
-    session = Session(model, settings, limits, no_prefix_cache=no_prefix_cache)
+    session = Session(model, settings, limits, no_prefix_cache=no_prefix_cache, tokenizer=tokenizer)
 
     def answer() -> Iterator[tuple[int, Event] | Vote]:
         files = list(db) if len(db) > 1 else db[0]

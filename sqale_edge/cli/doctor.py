@@ -10,6 +10,7 @@ import click
 
 from sqale_edge._version import __version__
 from sqale_edge.cli.text import dump_json, printable, write_out
+from sqale_edge.models import is_address
 
 _MIB = 1 << 20
 
@@ -20,7 +21,7 @@ _MIB = 1 << 20
     "--model",
     envvar="SQALE_EDGE_MODEL",
     show_envvar=True,
-    help="A name in the store, a GGUF file, or demo: say what it is and how much memory it will take.",
+    help="A name in the store, a GGUF file, demo, or http://...: say what it is and how much memory it will take.",
 )
 @click.option("--clear-prefix-cache", is_flag=True, help="Delete the prefix snapshots of all models first.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -33,7 +34,9 @@ def doctor(*, model: str | None, clear_prefix_cache: bool, as_json: bool) -> Non
     """
     report = _describe_machine()
     report["prefix_cache"] = _describe_prefix_cache(is_to_be_cleared=clear_prefix_cache)
-    if model is not None:
+    if model is not None and is_address(model):
+        report["model"] = _describe_server(model)
+    elif model is not None:
         report["model"] = _describe_model(model, report["machine"]["available_memory_bytes"])
     if as_json:
         write_out(dump_json(report, indent=2))
@@ -122,6 +125,31 @@ def _describe_model(name: str, available_bytes: int | None) -> dict[str, Any]:
         "program_bytes": estimate.program_bytes,
         "total_bytes": estimate.total_bytes,
         "fits": "unknown" if available_bytes is None else estimate.total_bytes <= available_bytes,
+    }
+
+
+def _describe_server(address: str) -> dict[str, Any]:
+    """What a server serves, after the checks that loading makes."""
+    from sqale_edge.protocol import Protocol  # noqa: PLC0415
+    from sqale_edge.remote.engine import RemoteEngine  # noqa: PLC0415
+    from sqale_edge.settings import EngineSettings, RemoteSettings  # noqa: PLC0415
+
+    engine = RemoteEngine(address, EngineSettings.from_environment(), RemoteSettings.from_environment())
+    engine.close()
+    protocol = Protocol(engine.info)
+    served = engine.served
+    return {
+        "server": str(engine.server.address),
+        "vllm": served.version,
+        "name": served.name,
+        "root": served.root,
+        "texts_from": engine.source.said,
+        "vocabulary": engine.info.n_vocab,
+        "thinks": protocol.thinks,
+        "prompt": protocol.source,
+        "notes": [*engine.notes, *protocol.notes],
+        "n_ctx": served.n_ctx,
+        "prefix_caching": served.caches_prefixes,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,9 @@ from sqale_edge.cli import EXIT_NO_ANSWER
 from sqale_edge.cli.eval_predictions import Target
 from sqale_edge.cli.eval_text import list_counts, show_document, show_test
 from sqale_edge.cli.eval_work import ask_model, score
-from sqale_edge.cli.options import PATH, SECONDS, load_options
+from sqale_edge.cli.options import PATH, SECONDS, load_options, remote_options
 from sqale_edge.cli.text import dump_json, printable, write_out
+from sqale_edge.models import is_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 @click.option(
     "--compare", nargs=2, type=PATH, metavar="A B", help="Two files of predictions or results to judge side by side."
 )
-@click.option("-m", "--model", help="Ask this model: a GGUF file; or demo, the small model of this package.")
+@click.option("-m", "--model", help="Ask this model: a name in the store, a GGUF file, demo, or a server, http://...")
 @click.option(
     "-o",
     "--output",
@@ -98,6 +100,7 @@ if TYPE_CHECKING:
     help="Let the model answer each question K times, and take what most of its answers agree on.",
 )
 @load_options
+@remote_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, with each question's outcome.")
 @click.option(
     "--report",
@@ -135,6 +138,7 @@ def eval(  # noqa: A001 - the command's name
     gpu_layers: GpuLayers | None,
     threads: int | None,
     no_prefix_cache: bool,
+    tokenizer: str | None,
     as_json: bool,
     report: Path | None,
     write_to: Path | None,
@@ -155,7 +159,7 @@ def eval(  # noqa: A001 - the command's name
     chosen = benchmarks.sample(everything, n_sample, seed) if n_sample else everything[:limit]
     files = [predictions] if predictions else list(compare or ())
     if model:
-        files = [output or Path(f"{questions.stem}.{Path(model).stem}.jsonl")]
+        files = [output or Path(f"{questions.stem}.{_short_name(model)}.jsonl")]
     target = write_to and Target(write_to, predictions_form or submission_form(everything[0].form), overwrite)
     if target:
         target.check([questions, gold, difficulty, *files])
@@ -170,6 +174,7 @@ def eval(  # noqa: A001 - the command's name
             n_votes=votes,
             loading=loading,
             no_prefix_cache=no_prefix_cache,
+            tokenizer=tokenizer,
         )
     given = [_read(file, everything, predictions_form) for file in files]
     if target:
@@ -199,6 +204,11 @@ def eval(  # noqa: A001 - the command's name
     if report:
         click.echo(printable(f"The report is {str(report / 'report.html')!r}."), err=True)
     return code
+
+
+def _short_name(model: str) -> str:
+    """What a file of its answers is called after."""
+    return re.sub(r"[^\w.-]+", "-", model.partition("://")[2]).strip("-") if is_address(model) else Path(model).stem
 
 
 _VERSIONS = {"sqale_edge": __version__, "sqlite": sqlite3.sqlite_version}

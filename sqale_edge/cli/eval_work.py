@@ -34,6 +34,7 @@ def ask_model(
     n_votes: int,
     loading: Mapping[str, Any],
     no_prefix_cache: bool,
+    tokenizer: str | None,
 ) -> None:
     """Ask `chosen`, and put the answers into the results file `output`; those that are there are not asked again.
 
@@ -44,7 +45,8 @@ def ask_model(
     from sqale_edge.settings import EngineSettings, EpisodeLimits  # noqa: PLC0415 - keeps --help light
 
     settings = EngineSettings.from_environment(**loading)
-    session = Session(model, settings, EpisodeLimits.from_environment(), no_prefix_cache=no_prefix_cache)
+    limits = EpisodeLimits.from_environment()
+    session = Session(model, settings, limits, no_prefix_cache=no_prefix_cache, tokenizer=tokenizer)
     n_kept: int | None = None
 
     def is_stopped() -> bool:

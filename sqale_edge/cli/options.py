@@ -76,6 +76,18 @@ def load_options(command: F) -> F:
     return no_prefix_cache(engine_options(command))
 
 
+def remote_options(command: F) -> F:
+    """What is needed here of a model that runs in a server."""
+    return click.option(
+        "--tokenizer",
+        envvar="SQALE_EDGE_TOKENIZER",
+        show_envvar=True,
+        metavar="MODEL",
+        help="With http://...: the same model as a name in the store, a GGUF file or a checkpoint's folder, for its "
+        "vocabulary and training prompt. [default: what the server says it serves, if that is here]",
+    )(command)
+
+
 def model_options(command: F) -> F:
     """How a model is chosen and loaded."""
     choose = click.option(
@@ -84,6 +96,7 @@ def model_options(command: F) -> F:
         required=True,
         envvar="SQALE_EDGE_MODEL",
         show_envvar=True,
-        help="A name in the store (see `models list`), a GGUF file, or demo, the small model of this package.",
+        help="A name in the store (see `models list`), a GGUF file, demo, the small model of this package, or the "
+        "address of a vLLM server, http://...",
     )
-    return choose(load_options(command))
+    return choose(remote_options(load_options(command)))
