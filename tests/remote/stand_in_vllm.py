@@ -33,7 +33,7 @@ class StandInVllm:
         authorizations: What was sent to prove who asks.
         faults: By path, what to do instead of answering, for one request after the other: functions of the handler.
         key: Asked for, if it is set.
-        n_given_up: Answers that nobody read to their end.
+        n_given_up: Answers whose reader left before their last token.
         pause_s: Waited before each token.
         prefix_caching: What `/metrics` says; None says nothing.
         is_old: Leave token ids out, as older versions do.
@@ -173,11 +173,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             for token, text, reason in state.draw(body):
                 self.send_event(self.make_chunk([token], text, reason, prompt))
                 prompt = None
-            self.send_chunk(b"data: [DONE]\n\n")
-            self.send_chunk(b"")
         except ConnectionError:
             state.n_given_up += 1
             raise
+        self.send_chunk(b"data: [DONE]\n\n")
+        self.send_chunk(b"")
 
     def start_stream(self):
         self.send_response(200)
