@@ -37,6 +37,7 @@ from .summary import summarize
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from sqale_edge.convert.imatrix import Imatrix
     from sqale_edge.convert.outputs import Output
 
 FORM = "sqale-edge quantizations 1"
@@ -78,25 +79,32 @@ class Comparison:
 
 
 class _Records:
-    """The file of what is done. A line is on the disk when `add` returns; a torn last one is dropped."""
+    """The file of what is done. A torn last line is dropped.
+
+    Attributes:
+        head: What the first start said of the source, the machine and the versions.
+        records: One for each file and thing that was measured.
+    """
 
     def __init__(self, path: Path, head: dict[str, Any]) -> None:
         self._path = path
-        self.records: list[dict[str, Any]] = []
-        whole = b""
-        if path.exists():
-            content = path.read_bytes()
-            whole = content[: content.rfind(b"\n") + 1]
-            try:
-                first, *self.records = [json.loads(line) for line in whole.splitlines()] or [head]
-                same = {key: first[key] for key in ("form", "source_sha256", "imatrix_sha256")}
-            except (ValueError, LookupError, TypeError) as error:
-                raise BenchmarkError(f"{str(path)!r} is damaged", path=path, hint="take another folder") from error
-            if same != {key: head[key] for key in same}:
-                raise BenchmarkError(
-                    f"{str(path)!r} is about another model or importance matrix", path=path, hint="take another folder"
-                )
-        path.write_bytes(whole or json.dumps(head).encode() + b"\n")
+        content = path.read_bytes() if path.exists() else b""
+        n_whole = content.rfind(b"\n") + 1
+        if not n_whole:
+            path.write_bytes(json.dumps(head).encode() + b"\n")
+            self.head, self.records = head, []
+            return
+        try:
+            self.head, *self.records = [json.loads(line) for line in content[:n_whole].splitlines()]
+            same = {key: self.head[key] for key in ("form", "source_sha256", "imatrix_sha256")}
+        except (ValueError, LookupError, TypeError) as error:
+            raise BenchmarkError(f"{str(path)!r} is damaged", path=path, hint="take another folder") from error
+        if same != {key: head[key] for key in same}:
+            raise BenchmarkError(
+                f"{str(path)!r} is about another model or importance matrix", path=path, hint="take another folder"
+            )
+        with path.open("r+b") as file:
+            file.truncate(n_whole)
 
     def find(self, label: str, part: str, key: str) -> dict[str, Any] | None:
         """What was measured of a file that was made in the same way."""
@@ -123,7 +131,7 @@ def compare_quantizations(comparison: Comparison) -> Iterator[str | dict[str, An
 
     plan = comparison
     matrix = Imatrix.read(plan.imatrix) if plan.imatrix else None
-    outputs, left_out = _list_outputs(plan)
+    outputs, left_out = _list_outputs(plan, matrix)
     try:
         plan.folder.mkdir(parents=True, exist_ok=True)
         head = {
@@ -145,26 +153,25 @@ def compare_quantizations(comparison: Comparison) -> Iterator[str | dict[str, An
         row: dict[str, Any] = {"label": label, "file": path.name}
         key = output.recipe.digest if output and output.recipe else label
         for part, measure in _list_parts(plan, output, path).items():
-            # A file that is gone is made again, and measured as the one that it is.
-            found = None if part == "file" and not path.exists() else records.find(label, part, key)
-            if found is None:
+            found = records.find(label, part, key)
+            # A file that is gone, or that another recipe of this name has replaced, is made again.
+            is_lost = part == "file" and found and not (path.exists() and _digest(path) == found["values"]["sha256"])
+            if found is None or is_lost:
                 yield f"{label}: {part}"
                 records.add(label, part, key, measure())
                 found = records.records[-1]
             row |= found["values"]
         rows.append(row)
-    yield head | {"rows": rows, "left_out": left_out}
+    yield records.head | {"rows": rows, "left_out": left_out}
 
 
-def _list_outputs(plan: Comparison) -> tuple[list[Output | None], dict[str, str]]:
+def _list_outputs(plan: Comparison, matrix: Imatrix | None) -> tuple[list[Output | None], dict[str, str]]:
     """The files to make, the source (None) first, ready to be quantized; and what is left out, with the reasons."""
     from sqale_edge.convert.gguf_file import GgufFile  # noqa: PLC0415 - not a light import
-    from sqale_edge.convert.imatrix import Imatrix  # noqa: PLC0415
     from sqale_edge.convert.outputs import complete_outputs, list_outputs  # noqa: PLC0415
     from sqale_edge.convert.recipe import list_recipes  # noqa: PLC0415
 
     shapes = {name: tensor.shape for name, tensor in GgufFile.read(plan.source).tensors.items()}
-    matrix = Imatrix.read(plan.imatrix) if plan.imatrix else None
     wanted = list_outputs(plan.quants, plan.recipes or list_recipes())
     # The stock types are what they are without a matrix.
     outputs: list[Output | None] = [None]

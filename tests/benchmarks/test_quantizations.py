@@ -44,7 +44,7 @@ def test_each_file_is_made_once_and_described(comparison, qwen_gguf):
 
 
 def test_what_is_missing_is_done_and_nothing_else(comparison):
-    """After a kill that tore the last line, and after a file was deleted."""
+    """After a kill that tore the last line, after a file was deleted, and after it was replaced."""
     _, document = run(comparison)
     results = comparison.folder / "quantizations.jsonl"
     results.write_bytes(results.read_bytes()[:-20])
@@ -52,6 +52,9 @@ def test_what_is_missing_is_done_and_nothing_else(comparison):
     assert [step for step in steps if "left out" not in step] == ["q4-protected: file"]
     (comparison.folder / f"{comparison.source.stem}-Q8_0.gguf").unlink()
     steps, last = run(comparison)
+    assert [step for step in steps if "left out" not in step] == ["Q8_0: file"]
+    (comparison.folder / f"{comparison.source.stem}-Q8_0.gguf").write_bytes(b"something else")
+    steps, _ = run(comparison)
     assert [step for step in steps if "left out" not in step] == ["Q8_0: file"]
     for other in (after, last):
         assert [row["sha256"] for row in other["rows"]] == [row["sha256"] for row in document["rows"]]
