@@ -11,20 +11,20 @@ import contextlib
 import dataclasses
 import math
 import os
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sqale_edge.errors import ConversionError, ModelError, QuantizationError
-from sqale_edge.llama.quantize import FILE_TYPES, HEAD_BITS, UNQUANTIZED, check_file_type
-from sqale_edge.llama.worker import run_in_child
+from sqale_edge.errors import ConversionError
+from sqale_edge.llama.quantize import EMBEDDING, FILE_TYPES, HEAD, HEAD_BITS, TENSOR_TYPES
 
 from .checkpoint import Checkpoint
-from .foreign import is_folder
 from .general_fields import describe_model, read_sampling
-from .placing import move_into_place, name_taken
+from .imatrix import Imatrix
+from .outputs import Output, check_target, choose_targets, complete_outputs, list_outputs
+from .placing import move_into_place
 from .provenance import find_provenance
+from .quantizing import quantize
 from .qwen35 import TensorPlan, plan_tensors
 from .qwen35_config import Qwen35Config
 from .tokenizer import read_vocabulary
@@ -36,10 +36,9 @@ from .writer import ALIGNMENT, Field, check_strings, count_bytes, write_gguf
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from .provenance import Provenance
+    from .recipe import Recipe
 
 _BASE = "BF16"  # what quantized files are made of, as llama.cpp's own conversion does it
-_HEAD_NAMES = {"token_embd.weight", "output.weight"}
 _BLOCK, _SMALL_BLOCK = 256, 32  # weights that the K-quants, and the older types, quantize together
 _ENTRY_BYTES = 64  # more than an entry of either table takes beside its name and its value
 _QUANTIZATION_VERSION = 2  # Source: GGML_QNT_VERSION in ggml.h
@@ -57,12 +56,21 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class ConvertedFile:
-    """One finished file."""
+    """One finished file.
+
+    Attributes:
+        quant: Its file type.
+        recipe: The name of the recipe that it was made by, if it was.
+        recipe_sha256, imatrix_sha256: Digests of that, and of the importance matrix that was used.
+    """
 
     path: Path
     quant: str
     verification: Verification
     seconds: float
+    recipe: str | None = None
+    recipe_sha256: str | None = None
+    imatrix_sha256: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,14 +108,15 @@ class _Job:
 
     fields: list[Field]
     plans: list[TensorPlan]
+    outputs: list[Output]
     targets: dict[str, Path]
     threads: int | None
     report: Callable[[Progress], None]
 
 
-def estimate_bytes(fields: Sequence[Field], plans: Sequence[TensorPlan], quant: str) -> int:
+def estimate_bytes(fields: Sequence[Field], plans: Sequence[TensorPlan], output: Output) -> int:
     """An upper bound of the file's size: close for unquantized types, for the others as good as their mean widths."""
-    return sum(map(_field_bytes, fields)) + sum(_tensor_bytes(plan, quant) for plan in plans)
+    return sum(map(_field_bytes, fields)) + sum(_tensor_bytes(plan, output) for plan in plans)
 
 
 def _field_bytes(field: Field) -> int:
@@ -116,13 +125,15 @@ def _field_bytes(field: Field) -> int:
     return len(key) + _ENTRY_BYTES + sum(8 + len(each.encode()) if isinstance(each, str) else 4 for each in values)
 
 
-def _tensor_bytes(plan: TensorPlan, quant: str) -> int:
+def _tensor_bytes(plan: TensorPlan, output: Output) -> int:
     """One tensor with its entry in the table."""
     n_bytes = len(plan.name) + _ENTRY_BYTES + ALIGNMENT
-    if quant in UNQUANTIZED or plan.is_f32:
-        return n_bytes + count_bytes(plan, quant)
-    bits = FILE_TYPES[quant].bits_per_weight
-    if plan.name in _HEAD_NAMES:
+    if output.is_direct or plan.is_f32:
+        return n_bytes + count_bytes(plan, output.file_type)
+    is_head = plan.name in (EMBEDDING, HEAD)
+    chosen = output.mix.output if is_head else output.mix.tensors.get(plan.name)
+    bits = TENSOR_TYPES[chosen].bits_per_weight if chosen else FILE_TYPES[output.file_type].bits_per_weight
+    if is_head:
         bits = max(bits, HEAD_BITS)
     # A width that the type's blocks do not fill falls back to Q8_0 at most, or to F16.
     if plan.shape[-1] % _BLOCK:
@@ -133,8 +144,10 @@ def _tensor_bytes(plan: TensorPlan, quant: str) -> int:
 def convert_checkpoint(
     source: str | Path,
     target: str | Path,
-    quant: str | Sequence[str] = "Q4_K_M",
+    quant: str | Sequence[str] | None = None,
     *,
+    recipe: str | Path | Recipe | Sequence[str | Path | Recipe] | None = None,
+    imatrix: str | Path | None = None,
     overwrite: bool = False,
     training_prompt: bool = True,
     name: str | None = None,
@@ -147,10 +160,12 @@ def convert_checkpoint(
 
     Args:
         source: Holds `config.json`, the weights as safetensors, `tokenizer.json`; a `sqale_agent.py` is read for the
-        training prompt.
+            training prompt.
         target: A file ending in `.gguf`; or a folder, which is made where it is missing, or a name with `{quant}` in
             it, as several file types need.
-        quant: One or several of llama.cpp's file types, by name.
+        quant: One or several of llama.cpp's file types, by name; None is Q4_K_M, or nothing beside a recipe.
+        recipe: One or several recipes: names of this package's, or files that end in `.toml`.
+        imatrix: An importance matrix of this model, used for all quantized files whose recipe allows it.
         overwrite: Replace files that exist.
         training_prompt: False leaves `sqale_agent.py` alone, for one that cannot be read.
         name: Of the model; None takes the name of the repository or the folder.
@@ -160,13 +175,14 @@ def convert_checkpoint(
         on_progress: Called often; what it raises stops the conversion.
 
     Raises:
-        ConversionError: Something is wrong with the checkpoint or the target; nothing was written, or nothing is left
-        of it.
+        ConversionError: Something is wrong with the checkpoint, a recipe, the importance matrix or the target; nothing
+            was written, or nothing is left of it.
     """
     start = time.perf_counter()
     source, target = Path(source), Path(target)
-    quants = list(dict.fromkeys(check_file_type(each) for each in ([quant] if isinstance(quant, str) else quant)))
-    check_target(target, quants)
+    outputs = list_outputs(quant, recipe)
+    check_target(target, [output.label for output in outputs])
+    matrix = Imatrix.read(Path(imatrix)) if imatrix is not None else None
     checkpoint = Checkpoint.open(source)
     config = Qwen35Config.from_json(checkpoint.config, source / "config.json")
     plans, dropped = plan_tensors(config, checkpoint.tensors, source)
@@ -186,8 +202,10 @@ def convert_checkpoint(
         *prompt.to_metadata(),
     ]
     check_strings(fields, source)
-    targets = _choose_targets(target, quants, provenance, overwrite=overwrite)
-    job = _Job(fields, plans, targets, threads, on_progress or (lambda _: None))
+    outputs = complete_outputs(outputs, {plan.name: plan.shape for plan in plans}, matrix)
+    labels = [output.label for output in outputs]
+    targets = choose_targets(target, labels, provenance.name, overwrite=overwrite)
+    job = _Job(fields, plans, outputs, targets, threads, on_progress or (lambda _: None))
     files = _run(job, overwrite=overwrite)
     notes = (
         *prompt.notes,
@@ -206,77 +224,53 @@ def convert_checkpoint(
     )
 
 
-def check_target(target: Path, quants: Sequence[str]) -> None:
-    """Raise ConversionError unless files of these types can have the name `target`."""
-    if not quants:
-        raise ConversionError("no file type is given", path=target, hint="for example Q4_K_M")
-    if "\0" in str(target):
-        raise ConversionError(f"the target {str(target)!r} has a NUL in it", path=target, hint="choose another name")
-    if _is_folder(target):
-        return
-    if len(quants) > 1 and "{quant}" not in target.name:
-        raise ConversionError(
-            f"{len(quants)} file types cannot all go to {str(target)!r}",
-            path=target,
-            hint="give a folder, or a name with {quant} in it",
-        )
-    if target.suffix != ".gguf":
-        raise ConversionError(
-            f"the target {str(target)!r} does not end in .gguf",
-            path=target,
-            hint="llama.cpp programs expect that ending",
-        )
-
-
-def _is_folder(target: Path) -> bool:
-    """Whether it is one, or is to become one."""
-    return is_folder(target) or not (target.suffix or os.path.lexists(target))
-
-
-def _choose_targets(target: Path, quants: list[str], provenance: Provenance, *, overwrite: bool) -> dict[str, Path]:
-    """Where each file goes. Raises ConversionError for a place where it cannot or should not."""
-    folder = target.parent
-    if _is_folder(target):
-        target /= re.sub(r"[^\w.-]+", "-", provenance.name) + "-{quant}.gguf"
-    if not is_folder(folder):
-        state = "is not a folder" if os.path.lexists(folder) else "does not exist"
-        raise ConversionError(f"the output's folder {str(folder)!r} {state}", path=target, hint="make it first")
-    targets = {quant: target.with_name(target.name.replace("{quant}", quant)) for quant in quants}
-    for path in targets.values():
-        if is_folder(path):
-            raise ConversionError(f"{str(path)!r} is a folder", path=path)
-        if os.path.lexists(path) and not overwrite:
-            raise name_taken(path)
-    return targets
-
-
 def _run(job: _Job, *, overwrite: bool) -> tuple[ConvertedFile, ...]:
     """Write, quantize, verify, and move everything into place at the end."""
     folder = next(iter(job.targets.values())).parent
-    direct = [quant for quant in job.targets if quant in UNQUANTIZED]
-    if len(direct) < len(job.targets) and _BASE not in direct:
-        direct.append(_BASE)
-    written = [*direct, *(quant for quant in job.targets if quant not in UNQUANTIZED)]
+    direct = [output for output in job.outputs if output.is_direct]
+    if len(direct) < len(job.outputs) and _BASE not in job.targets:
+        direct.append(Output(_BASE, _BASE))
+    written = [*direct, *(output for output in job.outputs if not output.is_direct)]
     seconds = {}
     with _made(folder), open_workspace(folder) as workspace:
-        check_disk_space(folder, [(quant, estimate_bytes(job.fields, job.plans, quant)) for quant in written])
+        sizes = [(output.label, estimate_bytes(job.fields, job.plans, output)) for output in written]
+        check_disk_space(folder, sizes)
         # Targets end in .gguf, so none has the name of the file that only serves to make the others.
-        paths = {quant: workspace / (job.targets[quant].name if quant in job.targets else quant) for quant in written}
-        for quant in written:
+        paths = {
+            output.label: workspace / (job.targets[output.label].name if output.label in job.targets else output.label)
+            for output in written
+        }
+        for output in written:
             start = time.perf_counter()
-            if quant in UNQUANTIZED:
-                _write(job, paths[quant], quant)
+            path = paths[output.label]
+            if output.is_direct:
+                _write(job, path, output.file_type)
             else:
-                _quantize(job, paths[_BASE], paths[quant], quant)
-            verify_against(paths[quant], job.fields, job.plans, quant)
-            seconds[quant] = time.perf_counter() - start
+                _quantize(job, paths[_BASE], path, output)
+            verify_against(path, job.fields, job.plans, output)
+            seconds[output.label] = time.perf_counter() - start
         files = []
-        for quant, target in job.targets.items():
+        for output in job.outputs:
             start = time.perf_counter()
-            verification = _verify(job, paths[quant])
-            files.append(ConvertedFile(target, quant, verification, seconds[quant] + time.perf_counter() - start))
-        move_into_place([(paths[quant], target) for quant, target in job.targets.items()], overwrite=overwrite)
+            verification = _verify(job, paths[output.label])
+            took_s = seconds[output.label] + time.perf_counter() - start
+            files.append(_describe(output, job.targets[output.label], verification, took_s))
+        moves = [(paths[label], target) for label, target in job.targets.items()]
+        move_into_place(moves, overwrite=overwrite)
     return tuple(files)
+
+
+def _describe(output: Output, path: Path, verification: Verification, seconds: float) -> ConvertedFile:
+    recipe = output.recipe
+    return ConvertedFile(
+        path,
+        output.file_type,
+        verification,
+        seconds,
+        recipe=recipe.name if recipe else None,
+        recipe_sha256=recipe.digest if recipe else None,
+        imatrix_sha256=output.imatrix_sha256,
+    )
 
 
 @contextlib.contextmanager
@@ -314,18 +308,15 @@ def _write(job: _Job, path: Path, quant: str) -> None:
     write_gguf(path, fields, job.plans, quant, report)
 
 
-def _quantize(job: _Job, source: Path, path: Path, quant: str) -> None:
+def _quantize(job: _Job, source: Path, path: Path, output: Output) -> None:
     """One quantized file, out of the unquantized one."""
-    n_total = estimate_bytes(job.fields, job.plans, quant)
+    n_total = estimate_bytes(job.fields, job.plans, output)
 
     def report() -> None:
         n_done = path.stat().st_size if path.exists() else 0
         job.report(Progress("quantize", path.name, min(n_done, n_total), n_total))
 
-    try:
-        run_in_child("quantize", str(source.absolute()), str(path.absolute()), quant, job.threads, on_wait=report)
-    except ModelError as error:
-        raise QuantizationError(f"{path.name} could not be quantized: {error}", path=path, hint=error.hint) from error
+    quantize(source, path, output, threads=job.threads, on_wait=report)
     job.report(Progress("quantize", path.name, n_total, n_total))
 
 

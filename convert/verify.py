@@ -8,7 +8,7 @@ import math
 from typing import TYPE_CHECKING
 
 from sqale_edge.errors import ConversionError, ModelError
-from sqale_edge.llama.quantize import UNQUANTIZED
+from sqale_edge.llama.quantize import EMBEDDING, HEAD
 from sqale_edge.llama.worker import run_in_child
 
 from .foreign import quote
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from .outputs import Output
     from .qwen35 import TensorPlan
     from .writer import Field
 
@@ -68,13 +69,20 @@ def verify_file(path: Path, *, on_wait: Callable[[], None] | None = None) -> Ver
     return Verification(len(file.tensors), n_parameters, len(tokens), path.stat().st_size, types, seen["token"])
 
 
-def verify_against(path: Path, fields: Sequence[Field], plans: Sequence[TensorPlan], file_type: str) -> None:
+def verify_against(path: Path, fields: Sequence[Field], plans: Sequence[TensorPlan], output: Output) -> None:
     """Read a file back and compare it with what it was to become: every key, every tensor's name, shape and type.
+
+    The types of a quantized file are compared as far as its recipe chooses them.
 
     Raises:
         ConversionError: It differs; the message names both sides.
     """
     file = GgufFile.read(path)
+    for key, added in output.mix.fields.items():
+        if file.fields.get(key) != added:
+            raise ConversionError(
+                f"{path.name} has {quote(file.fields.get(key))} for {key}, not {quote(added)}", path=path
+            )
     for key, kind, value in fields:
         found = file.fields.get(key)
         is_equal = (
@@ -85,6 +93,7 @@ def verify_against(path: Path, fields: Sequence[Field], plans: Sequence[TensorPl
         if not is_equal and key not in _CHANGED_BY_QUANTIZER:
             raise ConversionError(f"{path.name} has {quote(found)} for {key}, not {quote(value)}", path=path)
     wanted = {plan.name: plan.shape for plan in plans}
+    types = _expected_types(plans, output)
     if differing := wanted.keys() ^ file.tensors.keys():
         raise ConversionError(
             f"{path.name} and the plan differ in {len(differing)} tensors, first {quote(min(differing))}", path=path
@@ -95,6 +104,18 @@ def verify_against(path: Path, fields: Sequence[Field], plans: Sequence[TensorPl
             raise ConversionError(
                 f"{plan.name!r} in {path.name} has shape {list(tensor.shape)}, not {list(plan.shape)}", path=path
             )
-        expected = stored_type(plan, file_type)
-        if (plan.is_f32 or file_type in UNQUANTIZED) and tensor.type != expected:
+        expected = types[plan.name]
+        if expected and tensor.type != expected:
             raise ConversionError(f"{plan.name!r} in {path.name} is of type {tensor.type}, not {expected}", path=path)
+
+
+def _expected_types(plans: Sequence[TensorPlan], output: Output) -> dict[str, str | None]:
+    """The type that each tensor must have; None where llama.cpp decides."""
+    mix = output.mix
+    chosen: dict[str, str | None] = {EMBEDDING: mix.output, **mix.tensors}
+    if any(plan.name == HEAD for plan in plans):
+        chosen |= {HEAD: mix.output, EMBEDDING: mix.token_embedding}
+    return {
+        plan.name: stored_type(plan, output.file_type) if plan.is_f32 or output.is_direct else chosen.get(plan.name)
+        for plan in plans
+    }

@@ -60,7 +60,7 @@ class TensorShapeError(ConversionError):
 
 
 class QuantizationError(ConversionError):
-    """llama.cpp could not quantize the converted file."""
+    """A file type, recipe or importance matrix cannot be used, or llama.cpp could not quantize the file."""
 
 
 class ModelError(SqaleEdgeError):

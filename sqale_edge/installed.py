@@ -55,6 +55,8 @@ class Manifest:
         origin: `converted` by this program from a checkpoint, or a `ready-made` GGUF of somebody else.
         file: The GGUF; its name is an absolute path where it was only linked to.
         quant: Its file type, as far as it is known.
+        recipe: The name of the recipe that it was made by, if it was.
+        recipe_sha256, imatrix_sha256: Digests of that, and of the importance matrix that was used.
         source: Where it comes from: a repository, or a path.
         repository: `owner/name` on the hub, if it comes from there.
         revision: The commit there.
@@ -83,6 +85,9 @@ class Manifest:
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     made_at: str = ""
     notes: tuple[str, ...] = ()
+    recipe: str | None = None
+    recipe_sha256: str | None = None
+    imatrix_sha256: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The manifest as plain JSON types."""
@@ -141,8 +146,12 @@ class InstalledModel:
         manifest = self.manifest
         if not manifest.revision:
             return f"remove it with sqale-edge models rm {manifest.name}, and add it again"
-        quant = f" --quant {manifest.quant}" if manifest.origin == "converted" else ""
-        return f"get it again with sqale-edge models pull {manifest.source} --name {manifest.name}{quant}"
+        how = f" --quant {manifest.quant}" if manifest.origin == "converted" else ""
+        if manifest.recipe:
+            how = f" --recipe {manifest.recipe}"
+        if manifest.imatrix_sha256:
+            how += " --imatrix FILE"
+        return f"get it again with sqale-edge models pull {manifest.source} --name {manifest.name}{how}"
 
 
 def store_folder() -> Path:

@@ -12,6 +12,7 @@ from rich.console import Console
 from sqale_edge.cli.options import PATH
 from sqale_edge.cli.signals import end_requests_handled
 from sqale_edge.cli.steps import Steps
+from sqale_edge.cli.tables import make_table, render_table
 from sqale_edge.cli.text import dump_json, printable, write_out
 from sqale_edge.errors import ConversionError, SqaleEdgeError
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sqale_edge.convert import Conversion, Verification
+    from sqale_edge.convert.conversion import ConvertedFile
+    from sqale_edge.convert.recipe import Recipe
+
+_WIDTH = 120
 
 
 def _check_types(_context: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -27,6 +32,15 @@ def _check_types(_context: click.Context, _parameter: click.Parameter, names: tu
 
     try:
         return tuple(dict.fromkeys(map(check_file_type, names)))
+    except ConversionError as error:
+        raise click.BadParameter(_one_line(error)) from error
+
+
+def _check_recipes(_context: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[Recipe, ...]:
+    from sqale_edge.convert.recipe import find_recipe  # noqa: PLC0415 - keeps --help light
+
+    try:
+        return tuple(map(find_recipe, names))
     except ConversionError as error:
         raise click.BadParameter(_one_line(error)) from error
 
@@ -45,11 +59,23 @@ def _check_types(_context: click.Context, _parameter: click.Parameter, names: tu
     "--quant",
     multiple=True,
     metavar="TYPE",
-    default=("Q4_K_M",),
-    show_default=True,
     callback=_check_types,
-    help="File type, as often as wanted: Q8_0, BF16, ...",
+    help="File type, as often as wanted: Q8_0, BF16, ... [default: Q4_K_M, if there is no --recipe]",
 )
+@click.option(
+    "--recipe",
+    multiple=True,
+    metavar="NAME|FILE",
+    callback=_check_recipes,
+    help="A recipe of --list-recipes, or of a .toml file: other types for single tensors. As often as wanted.",
+)
+@click.option(
+    "--imatrix",
+    type=PATH,
+    metavar="FILE",
+    help="An importance matrix of this model, of `imatrix` or llama.cpp: what must be kept best.",
+)
+@click.option("--list-recipes", is_flag=True, help="Only show the recipes there are.")
 @click.option(
     "--verify",
     type=PATH,
@@ -74,6 +100,9 @@ def convert(
     *,
     output: Path | None,
     quant: tuple[str, ...],
+    recipe: tuple[Recipe, ...],
+    imatrix: Path | None,
+    list_recipes: bool,
     verify: Path | None,
     overwrite: bool,
     no_training_prompt: bool,
@@ -91,13 +120,20 @@ def convert(
     Examples:
       sqale-edge convert qwen3.5-2b-grpo-sqale -o sqale.gguf
       sqale-edge convert qwen3.5-2b-grpo-sqale -o models/ -q Q4_K_M -q Q8_0
+      sqale-edge convert qwen3.5-2b-grpo-sqale -o closer.gguf --recipe q4-protected
+      sqale-edge convert --list-recipes
       sqale-edge convert --verify sqale.gguf
     """
     from sqale_edge.convert import convert_checkpoint, verify_file  # noqa: PLC0415 - keeps --help light
-    from sqale_edge.convert.conversion import check_target  # noqa: PLC0415
+    from sqale_edge.convert.outputs import check_target, list_outputs  # noqa: PLC0415
 
+    if list_recipes:
+        if unused := _list_given() - {"--list-recipes", "--json"}:
+            raise click.UsageError(f"--list-recipes converts nothing: leave out {', '.join(sorted(unused))}")
+        _show_recipes(as_json=as_json)
+        return
     if (checkpoint is None) == (verify is None):
-        raise click.UsageError("give either a CHECKPOINT to convert, or --verify FILE")
+        raise click.UsageError("give either a CHECKPOINT to convert, or --verify FILE, or --list-recipes")
     console = Console(stderr=True)
     if verify is not None:
         if unused := _list_given() - {"--verify", "--json"}:
@@ -112,8 +148,10 @@ def convert(
     assert checkpoint is not None
     if output is None:
         raise click.UsageError("give the output with -o FILE")
+    quants = quant or None
+    recipes = recipe or None
     try:
-        check_target(output, quant)
+        check_target(output, [each.label for each in list_outputs(quants, recipes)])
     except ConversionError as error:
         raise click.UsageError(_one_line(error)) from error
     steps = Steps(console)
@@ -121,7 +159,9 @@ def convert(
         conversion = convert_checkpoint(
             checkpoint,
             output,
-            quant,
+            quants,
+            recipe=recipes,
+            imatrix=imatrix,
             overwrite=overwrite,
             training_prompt=not no_training_prompt,
             name=name,
@@ -133,6 +173,22 @@ def convert(
     for line in _describe(conversion):
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
     _print(conversion.to_dict(), "\n".join(str(file.path) for file in conversion.files), as_json=as_json)
+
+
+def _show_recipes(*, as_json: bool) -> None:
+    from sqale_edge.convert.outputs import DEFAULT_QUANT  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.convert.recipe import list_recipes  # noqa: PLC0415
+
+    recipes = list_recipes()
+    if as_json:
+        write_out(dump_json({"default": DEFAULT_QUANT, "recipes": [recipe.to_dict() for recipe in recipes]}, indent=2))
+        return
+    table = make_table()
+    for column in ("recipe", "base", "importance matrix", "about"):
+        table.add_column(column, overflow="fold")
+    for recipe in recipes:
+        table.add_row(recipe.name, recipe.base, recipe.imatrix, recipe.about)
+    write_out(f"{render_table(table, _WIDTH)}\nWithout --recipe: --quant {DEFAULT_QUANT}, llama.cpp's own mix")
 
 
 def _list_given() -> set[str]:
@@ -160,7 +216,8 @@ def _describe(conversion: Conversion) -> list[str]:
     )
     lines = [", ".join(filter(None, [f"{conversion.name}: converted in {conversion.seconds:.1f} s", dropped]))]
     lines += [
-        f"  {_describe_file(str(file.path), file.verification)}, {file.seconds:.1f} s" for file in conversion.files
+        f"  {_describe_file(str(file.path), file.verification)}{_describe_making(file)}, {file.seconds:.1f} s"
+        for file in conversion.files
     ]
     found = [f"{key.rpartition('.')[2]} from {name}" for key, name in conversion.prompt.found.items()]
     if found:
@@ -176,3 +233,8 @@ def _describe_file(path: str, verification: Verification) -> str:
     size = f"{verification.n_bytes / 1e6:,.1f} MB, {verification.n_parameters / 1e6:,.1f} M parameters"
     parts = f"{verification.n_tensors} tensors ({types}), {verification.n_vocab:,} tokens"
     return f"{path}: {size}, {parts}, verified: it loads and decodes"
+
+
+def _describe_making(file: ConvertedFile) -> str:
+    recipe = f", recipe {file.recipe} on {file.quant}" if file.recipe else ""
+    return recipe + (", with an importance matrix" if file.imatrix_sha256 else "")

@@ -113,6 +113,7 @@ def _describe_model(name: str, available_bytes: int | None) -> dict[str, Any]:
         "file": str(model.path),
         "name": info.name,
         "architecture": info.metadata.get("general.architecture"),
+        **_describe_recipe(info.metadata),
         "vocabulary": info.n_vocab,
         "thinks": protocol.thinks,
         "prompt": protocol.source,
@@ -151,6 +152,14 @@ def _describe_server(address: str) -> dict[str, Any]:
         "n_ctx": served.n_ctx,
         "prefix_caching": served.caches_prefixes,
     }
+
+
+def _describe_recipe(metadata: dict[str, str]) -> dict[str, str]:
+    """How the file was quantized, where it says so."""
+    recipe, digest = metadata.get("sqale.recipe.name"), metadata.get("sqale.recipe.sha256")
+    matrix = metadata.get("sqale.imatrix.sha256") or metadata.get("quantize.imatrix.file")
+    named = {"recipe": f"{recipe} ({digest})"} if recipe else {}
+    return named | ({"imatrix": matrix} if matrix else {})
 
 
 def _context_note(n_ctx: int, n_ctx_trained: int) -> list[str]:

@@ -74,6 +74,12 @@ def _new_model_options(command: F) -> F:
             callback=_check_quant,
             help="File type to convert a checkpoint to. [default: Q4_K_M]",
         ),
+        click.option(
+            "--recipe", metavar="NAME|FILE", help="Convert it by a recipe instead; see convert --list-recipes."
+        ),
+        click.option(
+            "--imatrix", type=PATH, metavar="FILE", help="An importance matrix for the conversion; see `imatrix`."
+        ),
         click.option("--name", help="What the model is to be called. [default: after its origin]"),
     ):
         command = option(command)
@@ -104,6 +110,8 @@ def pull(
     *,
     name: str | None,
     quant: str | None,
+    recipe: str | None,
+    imatrix: Path | None,
     keep_source: bool,
     training_prompt: Path | None,
     no_training_prompt: bool,
@@ -131,6 +139,8 @@ def pull(
                 model,
                 name=name,
                 quant=quant,
+                recipe=recipe,
+                imatrix=imatrix,
                 keep_source=keep_source,
                 prompt=prompt,
                 is_offline=offline,
@@ -153,6 +163,8 @@ def add(
     *,
     name: str | None,
     quant: str | None,
+    recipe: str | None,
+    imatrix: Path | None,
     copy: bool,
     training_prompt: Path | None,
     no_training_prompt: bool,
@@ -174,7 +186,15 @@ def add(
     prompt = _choose_prompt(training_prompt, no_training_prompt=no_training_prompt)
     with _listening() as listener:
         installed = add_model(
-            source, name=name, quant=quant, is_linked=not copy, prompt=prompt, is_offline=offline, listener=listener
+            source,
+            name=name,
+            quant=quant,
+            recipe=recipe,
+            imatrix=imatrix,
+            is_linked=not copy,
+            prompt=prompt,
+            is_offline=offline,
+            listener=listener,
         )
     _report(installed, as_json=as_json)
 

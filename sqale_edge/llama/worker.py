@@ -19,9 +19,11 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sqale_edge import errors
 from sqale_edge.llama.load_check import check_loads
-from sqale_edge.llama.quantize import quantize_file
+from sqale_edge.llama.quantize import Mix, quantize_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,8 +90,15 @@ def _read_answer(job: str, code: int, output: bytes, trouble: bytes) -> Any:
     raise getattr(errors, answer["error"])(answer["message"], **answer["details"])
 
 
-def _quantize(source: str, target: str, file_type: str, threads: int | None) -> None:
-    quantize_file(Path(source), Path(target), file_type, threads=threads)
+def _quantize(source: str, target: str, file_type: str, threads: int | None, how: dict[str, Any] | None = None) -> None:
+    """`how` has the fields of a `mix`, and the path of `importance`, an `.npz` file with an array for each tensor."""
+    how = how or {}
+    columns = {}
+    if how.get("importance"):
+        with np.load(how["importance"], allow_pickle=False) as arrays:
+            columns = dict(arrays.items())
+    mix = Mix(**how.get("mix", {}))
+    quantize_file(Path(source), Path(target), file_type, mix=mix, importance=columns, threads=threads)
 
 
 def _check_loads(path: str) -> dict[str, Any]:

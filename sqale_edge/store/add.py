@@ -11,14 +11,16 @@ from sqale_edge.installed import InstalledModel, read_installed
 from sqale_edge.store.conversion import convert_into
 from sqale_edge.store.hub import Hub
 from sqale_edge.store.other_programs import find_in_other_store
+from sqale_edge.store.quantization import Quantization
 from sqale_edge.store.ready_made import describe_gguf
 from sqale_edge.store.steps import Listener, hash_file
 from sqale_edge.store.training_texts import PromptChoice, TextSearch
-from sqale_edge.store.wanted import DEFAULT_QUANT, check_name, make_name
+from sqale_edge.store.wanted import check_name, make_name
 from sqale_edge.store.workplace import check_space, open_workplace
 
 if TYPE_CHECKING:
     from sqale_edge.installed import Manifest
+    from sqale_edge.store.quantization import Choice
     from sqale_edge.store.workplace import Workplace
 
 
@@ -28,6 +30,8 @@ def add_model(
     name: str | None = None,
     is_linked: bool = False,
     quant: str | None = None,
+    recipe: str | None = None,
+    imatrix: Path | None = None,
     prompt: PromptChoice | None = None,
     is_offline: bool = False,
     listener: Listener | None = None,
@@ -40,6 +44,8 @@ def add_model(
         name: What it is to be called; None makes a name out of the file's.
         is_linked: Leave the GGUF file where it is, instead of copying it.
         quant: The file type to convert a checkpoint to; None is the recommended one.
+        recipe: The name of a recipe in place of a file type, or a file that ends in `.toml`.
+        imatrix: The file of an importance matrix.
         prompt: Where training texts come from, if the file lacks them; None takes them from the hub, if it is one of
             the catalogue's models.
         is_offline: Never connect.
@@ -50,6 +56,8 @@ def add_model(
         ConversionError: It is no model that runs, or that can be converted.
     """
     listener, prompt = listener or Listener(), prompt or PromptChoice()
+    quantization = Quantization(quant, recipe, imatrix)
+    choice = quantization.choose()
     found = find_in_other_store(text)
     path = found[0] if found else Path(text)
     if not path.exists():
@@ -60,17 +68,15 @@ def add_model(
     is_checkpoint = path.is_dir()
     if is_checkpoint and is_linked:
         raise StoreError(f"{str(path)!r} is converted, so there is nothing to link to", hint="leave --link out")
-    if quant and not is_checkpoint:
-        raise StoreError(
-            f"{str(path)!r} is a finished file, and {quant} cannot be made of it", hint="leave --quant out"
-        )
+    if quantization.is_given and not is_checkpoint:
+        raise choice.refuse_finished(str(path))
     _check_readable(path)
     usual = found[1] if found else path.absolute().name.removesuffix(".gguf")
     name = check_name(name) if name else make_name(usual)
     with open_workplace(name, listener) as place:
         _check_free(name)
         if is_checkpoint:
-            manifest = _convert(place, path, listener, name=name, quant=quant or DEFAULT_QUANT, prompt=prompt)
+            manifest = _convert(place, path, listener, name=name, choice=choice, prompt=prompt)
         else:
             hub = Hub(is_offline=is_offline)
             hub.manual_steps = "give its sqale_agent.py with --training-prompt FILE"
@@ -106,11 +112,9 @@ def _check_free(name: str) -> None:
 
 
 def _convert(
-    place: Workplace, path: Path, listener: Listener, *, name: str, quant: str, prompt: PromptChoice
+    place: Workplace, path: Path, listener: Listener, *, name: str, choice: Choice, prompt: PromptChoice
 ) -> Manifest:
     """A checkpoint's folder, which is only read."""
-    from sqale_edge.llama.quantize import check_file_type  # noqa: PLC0415 - not a light import
-
     if prompt.file:
         raise StoreError(
             "a checkpoint's training prompt is read from the folder itself",
@@ -123,7 +127,7 @@ def _convert(
         listener,
         name=name,
         asked=str(path.absolute()),
-        quant=check_file_type(quant),
+        choice=choice,
         repository=known.repository if known else None,
         use_training_prompt=prompt.is_wanted,
     )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sqale_edge.installed import StoredFile
+    from sqale_edge.store.quantization import Choice
     from sqale_edge.store.steps import Listener
     from sqale_edge.store.workplace import Workplace
 
@@ -30,7 +31,7 @@ def convert_into(
     *,
     name: str,
     asked: str,
-    quant: str,
+    choice: Choice,
     repository: str | None = None,
     revision: str | None = None,
     use_training_prompt: bool = True,
@@ -46,11 +47,13 @@ def convert_into(
     from sqale_edge.convert import convert_checkpoint  # noqa: PLC0415 - not a light import
 
     title = repository.rpartition("/")[2] if repository else name
-    target = place.version / f"{_file_name(title)}-{quant}.gguf"
+    target = place.version / f"{_file_name(title)}-{choice.label}.gguf"
     conversion = convert_checkpoint(
         source,
         target,
-        quant,
+        None if choice.recipe else choice.quant,
+        recipe=choice.recipe,
+        imatrix=choice.imatrix,
         training_prompt=use_training_prompt,
         name=title,
         repository=repository,
@@ -62,7 +65,10 @@ def convert_into(
         name=name,
         origin="converted",
         file=hash_file(target, target.name, listener),
-        quant=quant,
+        quant=choice.quant,
+        recipe=choice.recipe.name if choice.recipe else None,
+        recipe_sha256=choice.recipe_sha256,
+        imatrix_sha256=choice.imatrix_sha256,
         source=asked,
         repository=conversion.repository,
         revision=conversion.revision,

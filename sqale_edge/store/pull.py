@@ -19,6 +19,7 @@ from sqale_edge.store.checkpoint_files import (
 from sqale_edge.store.conversion import convert_into
 from sqale_edge.store.download import Downloads
 from sqale_edge.store.hub import Hub
+from sqale_edge.store.quantization import Quantization
 from sqale_edge.store.ready_made import describe_gguf
 from sqale_edge.store.steps import Listener
 from sqale_edge.store.training_texts import SOURCE_NAME, PromptChoice, TextSearch, copy_source
@@ -26,8 +27,11 @@ from sqale_edge.store.wanted import parse_wanted
 from sqale_edge.store.workplace import check_space, open_workplace
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sqale_edge.installed import Manifest, StoredFile
     from sqale_edge.store.hub import Listing
+    from sqale_edge.store.quantization import Choice
     from sqale_edge.store.wanted import Wanted
     from sqale_edge.store.workplace import Workplace
 
@@ -42,6 +46,7 @@ class _Job:
     hub: Hub
     listing: Listing
     wanted: Wanted
+    choice: Choice
     prompt: PromptChoice
     listener: Listener
     keep_source: bool
@@ -56,6 +61,8 @@ def pull_model(
     *,
     name: str | None = None,
     quant: str | None = None,
+    recipe: str | None = None,
+    imatrix: Path | None = None,
     keep_source: bool = False,
     prompt: PromptChoice | None = None,
     is_offline: bool = False,
@@ -67,6 +74,8 @@ def pull_model(
         text: A name of the catalogue, `owner/name`, or `hf:owner/name/FILE.gguf`, each with `@revision` if wanted.
         name: What it is to be called; None takes the usual name.
         quant: The file type to convert to; None is the recommended one.
+        recipe: The name of a recipe in place of a file type, or a file that ends in `.toml`.
+        imatrix: The file of an importance matrix.
         keep_source: Keep the checkpoint beside the model.
         prompt: Where training texts come from; None takes those of the repository.
         is_offline: Never connect: the model is there, or that is an error.
@@ -74,11 +83,14 @@ def pull_model(
 
     Raises:
         StoreError: It cannot be had, or not be stored. What is downloaded is kept for the next try.
-        ConversionError: It is nothing that can be converted, or no model that runs.
+        ConversionError: It is nothing that can be converted, or no model that runs; or the recipe or the importance
+            matrix cannot be used.
     """
-    wanted = parse_wanted(text, name=name, quant=quant)
-    if wanted.file and quant:
-        raise StoreError(f"{text!r} is a finished file, and {quant} cannot be made of it", hint="leave --quant out")
+    quantization = Quantization(quant, recipe, imatrix)
+    choice = quantization.choose()
+    wanted = parse_wanted(text, name=name, label=choice.label)
+    if wanted.file and quantization.is_given:
+        raise choice.refuse_finished(text)
     listener, prompt = listener or Listener(), prompt or PromptChoice()
     present = _find_present(wanted)
     hub = Hub(is_offline=is_offline)
@@ -91,10 +103,10 @@ def pull_model(
         listener.note(f"{wanted.repository} is called {listing.repository} now")
     with open_workplace(wanted.name, listener) as place:
         present = _find_present(wanted)  # another process may have been faster
-        if present and not prompt.file and _is_same(present.manifest, wanted, listing):
+        if present and not prompt.file and _is_same(present.manifest, wanted, listing, choice):
             return present
         _forget_other_downloads(place, listing, wanted)
-        job = _Job(place, hub, listing, wanted, prompt, listener, keep_source)
+        job = _Job(place, hub, listing, wanted, choice, prompt, listener, keep_source)
         place.place(_pull_gguf(job, wanted.file) if wanted.file else _pull_checkpoint(job))
         shutil.rmtree(place.source, ignore_errors=True)
         (place.work / _PLAN_NAME).unlink()
@@ -137,12 +149,12 @@ def _find_present(wanted: Wanted) -> InstalledModel | None:
     return present
 
 
-def _is_same(manifest: Manifest, wanted: Wanted, listing: Listing) -> bool:
+def _is_same(manifest: Manifest, wanted: Wanted, listing: Listing, choice: Choice) -> bool:
     if manifest.revision != listing.commit:
         return False
     if wanted.file:
         return manifest.origin == "ready-made" and wanted.file in {file.name for file in manifest.source_files}
-    return manifest.origin == "converted" and manifest.quant == wanted.quant
+    return manifest.origin == "converted" and choice.is_of(manifest)
 
 
 def _forget_other_downloads(place: Workplace, listing: Listing, wanted: Wanted) -> None:
@@ -193,10 +205,7 @@ def _pull_gguf(job: _Job, name: str) -> Manifest:
 
 def _pull_checkpoint(job: _Job) -> Manifest:
     """All files of a checkpoint, converted."""
-    from sqale_edge.llama.quantize import check_file_type  # noqa: PLC0415 - not a light import
-
     place, listing, prompt = job.place, job.listing, job.prompt
-    quant = check_file_type(job.wanted.quant)
     has_own_prompt = prompt.is_wanted and not prompt.file
     small = list_small_files(listing, with_prompt=has_own_prompt)
     if not has_own_prompt:
@@ -206,7 +215,7 @@ def _pull_checkpoint(job: _Job) -> Manifest:
     fetched = list(job.downloads.fetch(small))
     check_small_files(place.source)
     weights = list_weights(place.source, listing)
-    check_space(place.work, count_peak(job.downloads, weights, quant))
+    check_space(place.work, count_peak(job.downloads, weights, job.choice.quant))
     fetched += job.downloads.fetch(weights)
     manifest = convert_into(
         place,
@@ -214,7 +223,7 @@ def _pull_checkpoint(job: _Job) -> Manifest:
         job.listener,
         name=job.wanted.name,
         asked=job.wanted.text,
-        quant=quant,
+        choice=job.choice,
         repository=listing.repository,
         revision=listing.commit,
         use_training_prompt=prompt.is_wanted,

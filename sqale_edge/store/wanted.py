@@ -9,8 +9,8 @@ from sqale_edge.catalogue import read_catalogue
 from sqale_edge.errors import StoreError
 from sqale_edge.installed import is_model_name
 from sqale_edge.models import DEMO
+from sqale_edge.store.quantization import DEFAULT_QUANT
 
-DEFAULT_QUANT = "Q4_K_M"
 _REPOSITORY = r"(?P<repository>[\w.-]+/[\w.-]+)"
 _REVISION = r"(?:@(?P<revision>[\w./-]+))?"
 _CHECKPOINT = re.compile(rf"(?:hf:)?{_REPOSITORY}{_REVISION}", re.ASCII)
@@ -27,7 +27,6 @@ class Wanted:
         revision: A branch, a tag or a commit; None is the newest.
         file: The GGUF file in it, with its folder; None asks for the checkpoint.
         name: What it is to be called in the store.
-        quant: The file type to convert to.
     """
 
     text: str
@@ -35,11 +34,15 @@ class Wanted:
     revision: str | None
     file: str | None
     name: str
-    quant: str
 
 
-def parse_wanted(text: str, *, name: str | None = None, quant: str | None = None) -> Wanted:
+def parse_wanted(text: str, *, name: str | None = None, label: str = DEFAULT_QUANT) -> Wanted:
     """What `text` asks for.
+
+    Args:
+        text: One of the three forms.
+        name: In the store; None makes a usual one.
+        label: Of the file type or recipe; another one than the recommended is part of the usual name.
 
     Raises:
         StoreError: It is none of the three forms, or `name` cannot be a name.
@@ -53,10 +56,10 @@ def parse_wanted(text: str, *, name: str | None = None, quant: str | None = None
         repository, revision, file, usual = model.repository, behind or None, None, model.name
     else:
         repository, revision, file, usual = _parse_repository(text)
-    if quant and quant != DEFAULT_QUANT:
-        usual = f"{usual}-{quant}"  # so that two file types of a model lie side by side
+    if label != DEFAULT_QUANT:
+        usual = f"{usual}-{label}"  # so that two file types of a model lie side by side
     name = check_name(name) if name else make_name(usual)
-    return Wanted(text, repository, revision, file, name, quant or DEFAULT_QUANT)
+    return Wanted(text, repository, revision, file, name)
 
 
 def _parse_repository(text: str) -> tuple[str, str | None, str | None, str]:

@@ -16,6 +16,7 @@ from checkpoints import write_checkpoint
 from sqale_edge.convert import convert_checkpoint, verify_file
 from sqale_edge.convert.checkpoint import Checkpoint
 from sqale_edge.convert.conversion import estimate_bytes
+from sqale_edge.convert.outputs import Output
 from sqale_edge.convert.qwen35 import plan_tensors
 from sqale_edge.convert.qwen35_config import Qwen35Config
 from sqale_edge.convert.tokenizer import read_vocabulary
@@ -237,7 +238,7 @@ def estimate(checkpoint, quant):
     opened = Checkpoint.open(checkpoint)
     config = Qwen35Config.from_json(opened.config, checkpoint)
     fields = [*config.to_metadata(), *read_vocabulary(opened, config.n_vocab).to_metadata()]
-    return estimate_bytes(fields, plan_tensors(config, opened.tensors, checkpoint)[0], quant)
+    return estimate_bytes(fields, plan_tensors(config, opened.tensors, checkpoint)[0], Output(quant, quant))
 
 
 @pytest.mark.parametrize("shape", [{}, {"layers": 8, "is_tied": False}, {"hidden": 96, "ffn": 80}])

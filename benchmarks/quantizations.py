@@ -1,0 +1,354 @@
+"""Recipes and file types side by side: size, speed, accuracy, and what else is measured of each file.
+
+    python -P -m sqale_edge.benchmarks.quantizations model-BF16.gguf --folder made --imatrix imatrix.gguf
+
+makes a file of every recipe and of the usual file types, measures each, and prints a table. What is done is kept in
+`FOLDER/quantizations.jsonl`, one line for each file and thing that was measured, and never done again: after Ctrl-C the
+same command goes on. `--questions` adds execution accuracy; each model is asked them as `sqale-edge eval` does it.
+
+Speed is measured one file after the other, so figures of two files are of two times; `sqale-edge bench` says more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqale_edge.errors import BenchmarkError, SqaleEdgeError
+from sqale_edge.new_files import partial_name, put_in_place, write_to_disk
+
+from .asking import ask_questions, describe_run
+from .questions import read_questions
+from .results_file import ResultsFile
+from .rules import choose_rules
+from .scoring import score
+from .speed import Bench, Plan
+from .speed.surroundings import describe_machine, describe_versions, now
+from .summary import summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqale_edge.convert.imatrix import Imatrix
+    from sqale_edge.convert.outputs import Output
+
+FORM = "sqale-edge quantizations 1"
+TYPES = ("Q8_0", "Q6_K", "Q4_K_M", "Q4_0")
+_RESULTS_NAME = "quantizations.jsonl"
+_N_CTX = 4096
+# Another measurement: called with the source and one file, returns columns of the table and their values.
+Measure = Callable[[Path, Path], dict[str, float]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What is made and measured.
+
+    Attributes:
+        source: A GGUF file that is not quantized; it is measured, too.
+        folder: Where the files and results go; made if it is not there.
+        quants, recipes: File types, and names or files of recipes.
+        imatrix: For every file whose recipe can use one; recipes that need one are left out without it.
+        questions: A file of questions; None measures no accuracy.
+        databases: Their folder, as for `eval`.
+        n_questions: The first so many of them; None is all.
+        speed_s: Seconds for the speed of each file at the most; 0 measures none.
+        threads: For everything; None is the default of each.
+        others: More measurements, by the names of what they measure.
+    """
+
+    source: Path
+    folder: Path
+    quants: tuple[str, ...] = TYPES
+    recipes: tuple[str | Path, ...] = ()
+    imatrix: Path | None = None
+    questions: Path | None = None
+    databases: Path | None = None
+    n_questions: int | None = None
+    speed_s: float = 60.0
+    threads: int | None = None
+    others: dict[str, Measure] = dataclasses.field(default_factory=dict)
+
+
+class _Records:
+    """The file of what is done. A torn last line is dropped.
+
+    Attributes:
+        head: What the first start said of the source, the machine and the versions.
+        records: One for each file and thing that was measured.
+    """
+
+    def __init__(self, path: Path, head: dict[str, Any]) -> None:
+        self._path = path
+        content = path.read_bytes() if path.exists() else b""
+        n_whole = content.rfind(b"\n") + 1
+        if not n_whole:
+            path.write_bytes(json.dumps(head).encode() + b"\n")
+            self.head, self.records = head, []
+            return
+        try:
+            self.head, *self.records = [json.loads(line) for line in content[:n_whole].splitlines()]
+            same = {key: self.head[key] for key in ("form", "source_sha256", "imatrix_sha256")}
+        except (ValueError, LookupError, TypeError) as error:
+            raise BenchmarkError(f"{str(path)!r} is damaged", path=path, hint="take another folder") from error
+        if same != {key: head[key] for key in same}:
+            raise BenchmarkError(
+                f"{str(path)!r} is about another model or importance matrix", path=path, hint="take another folder"
+            )
+        with path.open("r+b") as file:
+            file.truncate(n_whole)
+
+    def find(self, label: str, part: str, key: str) -> dict[str, Any] | None:
+        """What was measured of a file that was made in the same way."""
+        found = (one for one in self.records if (one["label"], one["part"], one["key"]) == (label, part, key))
+        return next(found, None)
+
+    def add(self, label: str, part: str, key: str, values: dict[str, Any]) -> None:
+        """Keep `values`."""
+        record = {"label": label, "part": part, "key": key, "at": now(), "values": values}
+        with self._path.open("ab") as file:
+            file.write(json.dumps(record).encode() + b"\n")
+        self.records.append(record)
+
+
+def compare_quantizations(comparison: Comparison) -> Iterator[str | dict[str, Any]]:
+    """Yield a line for each thing that is being done, and the document with everything last.
+
+    Raises:
+        ConversionError: The source, a recipe or the importance matrix cannot be used.
+        BenchmarkError: The folder holds results of something else, or questions cannot be read.
+        Else what loading and asking a model raise.
+    """
+    from sqale_edge.convert.imatrix import Imatrix  # noqa: PLC0415 - not a light import
+
+    plan = comparison
+    matrix = Imatrix.read(plan.imatrix) if plan.imatrix else None
+    outputs, left_out = _list_outputs(plan, matrix)
+    try:
+        plan.folder.mkdir(parents=True, exist_ok=True)
+        head = {
+            "form": FORM,
+            "source": plan.source.name,
+            "source_sha256": _digest(plan.source),
+            "imatrix_sha256": matrix.sha256 if matrix else None,
+            "machine": describe_machine(),
+            "versions": describe_versions(),
+        }
+        records = _Records(plan.folder / _RESULTS_NAME, head)
+    except OSError as error:
+        raise BenchmarkError(f"{str(plan.folder)!r} cannot be used: {error.strerror}", path=plan.folder) from error
+    yield from (f"{label}: left out: {why}" for label, why in left_out.items())
+    rows = []
+    for output in outputs:
+        path = plan.source if output is None else plan.folder / f"{plan.source.stem}-{output.label}.gguf"
+        label = "source" if output is None else output.label
+        row: dict[str, Any] = {"label": label, "file": path.name}
+        key = output.recipe.digest if output and output.recipe else label
+        for part, measure in _list_parts(plan, output, path).items():
+            found = records.find(label, part, key)
+            # A file that is gone, or that another recipe of this name has replaced, is made again.
+            is_lost = part == "file" and found and not (path.exists() and _digest(path) == found["values"]["sha256"])
+            if found is None or is_lost:
+                yield f"{label}: {part}"
+                records.add(label, part, key, measure())
+                found = records.records[-1]
+            row |= found["values"]
+        rows.append(row)
+    yield records.head | {"rows": rows, "left_out": left_out}
+
+
+def _list_outputs(plan: Comparison, matrix: Imatrix | None) -> tuple[list[Output | None], dict[str, str]]:
+    """The files to make, the source (None) first, ready to be quantized; and what is left out, with the reasons."""
+    from sqale_edge.convert.gguf_file import GgufFile  # noqa: PLC0415 - not a light import
+    from sqale_edge.convert.outputs import complete_outputs, list_outputs  # noqa: PLC0415
+    from sqale_edge.convert.recipe import list_recipes  # noqa: PLC0415
+
+    shapes = {name: tensor.shape for name, tensor in GgufFile.read(plan.source).tensors.items()}
+    wanted = list_outputs(plan.quants, plan.recipes or list_recipes())
+    # The stock types are what they are without a matrix.
+    outputs: list[Output | None] = [None]
+    left_out = {}
+    for output in wanted:
+        use = output.recipe.imatrix if output.recipe else "unused"
+        if use == "required" and not matrix:
+            left_out[output.label] = "it needs an importance matrix"
+            continue
+        outputs += complete_outputs([output], shapes, matrix if use != "unused" else None)
+    return outputs, left_out
+
+
+def _list_parts(plan: Comparison, output: Output | None, path: Path) -> dict[str, Callable[[], dict[str, Any]]]:
+    """What is measured of one file, by its name, in this order."""
+    parts: dict[str, Callable[[], dict[str, Any]]] = {"file": lambda: _make_file(plan, output, path)}
+    if plan.speed_s:
+        parts["speed"] = lambda: _measure_speed(plan, path)
+    if plan.questions:
+        what = f"{plan.n_questions or 'all'} questions of {plan.questions.name}, {_digest(plan.questions)[:12]}"
+        parts[f"accuracy, {what}"] = lambda: _measure_accuracy(plan, path)
+    for name, measure in plan.others.items():
+        parts[name] = lambda measure=measure: measure(plan.source, path)  # type: ignore[misc]
+    return parts
+
+
+def _make_file(plan: Comparison, output: Output | None, path: Path) -> dict[str, Any]:
+    """Quantize, unless it is the source; what the file is."""
+    from sqale_edge.convert import verify_file  # noqa: PLC0415 - not a light import
+    from sqale_edge.convert.gguf_file import GgufFile  # noqa: PLC0415
+    from sqale_edge.convert.quantizing import quantize  # noqa: PLC0415
+
+    values: dict[str, Any] = {}
+    if output:
+        with partial_name(path) as partial:
+            start = time.perf_counter()
+            quantize(plan.source, partial, output, threads=plan.threads)
+            values["quantize_s"] = time.perf_counter() - start
+            verify_file(partial)
+            write_to_disk(partial)
+            put_in_place(partial, path, overwrite=True)
+    tensors = GgufFile.read(path).tensors.values()
+    n_weights = sum(math.prod(tensor.shape) for tensor in tensors)
+    return values | {
+        "sha256": _digest(path),
+        "file_bytes": path.stat().st_size,
+        "bits_per_weight": 8 * sum(tensor.n_bytes for tensor in tensors) / n_weights,
+    }
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise BenchmarkError(f"{str(path)!r} cannot be read: {error.strerror}", path=path) from error
+
+
+def _measure_speed(plan: Comparison, path: Path) -> dict[str, Any]:
+    """Tokens a second behind no history: prefilled in batches, and decoded one by one with the grammar."""
+    from sqale_edge.settings import EngineSettings  # noqa: PLC0415
+
+    settings = EngineSettings.from_environment(threads=plan.threads, n_ctx=_N_CTX)
+    bench = Bench(path, settings, Plan(seconds=plan.speed_s, depths=(0,), with_peers=False), only=("decoding",))
+    *_, document = bench.run()
+    assert isinstance(document, dict), "the last thing is the document"
+    figures = {figure["name"]: figure for figure in document["measurements"]["decoding"]["figures"]}
+    columns = {"prefill_tok_per_s": ("prefill at 0", "prefill"), "decode_tok_per_s": ("decode at 0", "decode_grammar")}
+    return {
+        column: figures[name]["contenders"][contender]["tok_per_s"]
+        for column, (name, contender) in columns.items()
+        if name in figures
+    }
+
+
+def _measure_accuracy(plan: Comparison, path: Path) -> dict[str, Any]:
+    """Execution accuracy by the strict rule; answers are kept beside the file, and none is asked for twice."""
+    from sqale_edge.agent import Agent  # noqa: PLC0415
+    from sqale_edge.settings import EngineSettings  # noqa: PLC0415
+
+    assert plan.questions, "they are given"
+    everything = read_questions(plan.questions, databases=plan.databases)
+    chosen = everything[: plan.n_questions]
+    settings = EngineSettings.from_environment(threads=plan.threads)
+    with Agent.load(path, settings=settings) as agent:
+        run = describe_run(agent, everything, model=str(path), settings=settings, seed=0)
+        with ResultsFile(plan.folder / f"{path.stem}.results.jsonl", run) as results:
+            for _ in ask_questions(agent, chosen, results):
+                pass
+            answers = {key: answer.sql for key, answer in results.answers.items()}
+    rules = choose_rules(everything[0].form)
+    summary = summarize([outcome for (outcome,) in score(chosen, [answers], rules)], rules)
+    strict = summary["strict"]
+    return {
+        "n_scorable": summary["n_scorable"],
+        "accuracy": strict["accuracy"],
+        "accuracy_interval": strict["interval"],
+    }
+
+
+# Columns: key, head, and how a value is written.
+_COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("file_bytes", "MB", lambda value: f"{value / 1e6:,.1f}"),
+    ("bits_per_weight", "bits a weight", lambda value: f"{value:.2f}"),
+    ("quantize_s", "quantized in s", lambda value: f"{value:.1f}"),
+    ("prefill_tok_per_s", "prefill tok/s", lambda value: f"{value:,.0f}"),
+    ("decode_tok_per_s", "decode tok/s", lambda value: f"{value:,.1f}"),
+    ("accuracy", "accuracy", lambda value: f"{value:.1%}"),
+    ("accuracy_interval", "95 %", lambda value: f"{value[0]:.1%} to {value[1]:.1%}"),
+)
+_HIDDEN = {"label", "file", "sha256", "n_scorable", *(key for key, _, _ in _COLUMNS)}
+
+
+def write_table(document: dict[str, Any]) -> str:
+    """The document's rows as a Markdown table; columns that no file has are left out."""
+    rows: Sequence[dict[str, Any]] = document["rows"]
+    others = dict.fromkeys(key for row in rows for key in row if key not in _HIDDEN)
+    columns = [*_COLUMNS, *((key, key, lambda value: f"{value:.4g}") for key in others)]
+    shown = [column for column in columns if any(row.get(column[0]) is not None for row in rows)]
+    head = f"| | {' | '.join(name for _, name, _ in shown)} |\n|---|{'---|' * len(shown)}"
+    lines = []
+    for row in rows:
+        cells = [show(row[key]) if row.get(key) is not None else "" for key, _, show in shown]
+        lines.append(f"| {row['label']} | {' | '.join(cells)} |")
+    matrix = document["imatrix_sha256"]
+    about = [f"Source: {document['source']}, SHA-256 {document['source_sha256']}."]
+    about += [f"Importance matrix: SHA-256 {matrix}."] if matrix else []
+    about += [f"Left out: {label}: {why}." for label, why in document["left_out"].items()]
+    machine, versions = document["machine"], document["versions"]
+    about.append(f"{machine['cpu']}, {machine['allowed_cpus']} CPUs; sqale-edge {versions['sqale_edge']}.")
+    return "\n".join([head, *lines, "", " ".join(about)])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line: lines of progress on stderr, the table on stdout."""
+    parser = argparse.ArgumentParser(
+        prog="python -P -m sqale_edge.benchmarks.quantizations",
+        description="Make files of every recipe and measure them; what is done is kept, and not done again.",
+    )
+    parser.add_argument("source", type=Path, help="a GGUF file that is not quantized")
+    parser.add_argument("--folder", type=Path, required=True, help="for the files and the results")
+    parser.add_argument("--quant", action="append", metavar="TYPE", help=f"as often as wanted; else {', '.join(TYPES)}")
+    parser.add_argument("--recipe", action="append", metavar="NAME|FILE", help="as often as wanted; else all there are")
+    parser.add_argument("--imatrix", type=Path, metavar="FILE", help="an importance matrix of the model")
+    parser.add_argument("--questions", type=Path, metavar="FILE", help="measure execution accuracy, too")
+    parser.add_argument("--databases", type=Path, metavar="FOLDER", help="of the questions")
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N questions")
+    parser.add_argument("--speed", type=float, default=60.0, metavar="S", help="seconds for each file; 0 for none")
+    parser.add_argument("--threads", type=int, metavar="N")
+    parser.add_argument("--json", action="store_true", help="print one JSON document in place of the table")
+    given = parser.parse_args(arguments)
+    comparison = Comparison(
+        source=given.source,
+        folder=given.folder,
+        quants=tuple(given.quant or TYPES),
+        recipes=tuple(given.recipe or ()),
+        imatrix=given.imatrix,
+        questions=given.questions,
+        databases=given.databases,
+        n_questions=given.limit,
+        speed_s=given.speed,
+        threads=given.threads,
+    )
+    try:
+        for step in compare_quantizations(comparison):
+            if isinstance(step, str):
+                sys.stderr.write(f"{step}\n")
+            else:
+                sys.stdout.write((json.dumps(step, indent=2) if given.json else write_table(step)) + "\n")
+    except SqaleEdgeError as error:
+        sys.stderr.write(f"Error: {error}. {f'Fix: {error.hint}.' if error.hint else ''}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("Cancelled: what is done is kept, and the same command goes on.\n")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
