@@ -75,7 +75,8 @@ class ReferenceWriter:
 
     Args:
         folder: Made if it is not there. One of another reference is an error.
-        head: `reference.json`; `versions`, `machine` and `made_at` may differ from those of an earlier start.
+        head: `reference.json`, which is written with the first log; `versions` and `machine` may differ from those of
+            an earlier start.
 
     Raises:
         ValueError: The folder holds another reference.
@@ -83,17 +84,14 @@ class ReferenceWriter:
 
     def __init__(self, folder: Path, head: dict[str, Any]) -> None:
         self._folder, self._head = folder, head
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "reference.json"
-        if path.exists():
-            found = json.loads(path.read_text(encoding="utf-8"))
+        self._path = folder / "reference.json"
+        if self._path.exists():
+            found = json.loads(self._path.read_text(encoding="utf-8"))
             for key in ("form", "engine", "dtype", "model", "n_vocab", "vocabulary_sha256", "top_k"):
                 if found.get(key) != head[key]:
                     raise ValueError(
                         f"{folder} holds another reference: {key} is {found.get(key)!r}, not {head[key]!r}"
                     )
-        else:
-            _put(path, json.dumps({**head, "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}, indent=1))
 
     def has(self, number: int, tokens: Sequence[int]) -> bool:
         """Whether log `number` is whole already. Raises ValueError if it is another log."""
@@ -110,6 +108,10 @@ class ReferenceWriter:
         Raises:
             ValueError: Rows are missing, or are not in order.
         """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if not self._path.exists():
+            made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            _put(self._path, json.dumps({**self._head, "made_at": made_at}, indent=1))
         n_rows, k = len(tokens) - 1, self._head["top_k"]
         width = k or self._head["n_vocab"]
         arrays: dict[str, Array] = {"tokens": np.asarray(tokens, np.int32), "actual": np.empty(n_rows, np.float32)}
@@ -128,7 +130,7 @@ class ReferenceWriter:
             if ids is None:
                 kept[start:end] = logprobs
             else:
-                ids[start:end] = top = np.argsort(-logprobs, axis=1, kind="stable")[:, :k]
+                ids[start:end] = top = _find_top(logprobs, ids.shape[1])
                 kept[start:end] = np.take_along_axis(logprobs, top, axis=1)
 
         fill(put)
@@ -140,6 +142,14 @@ class ReferenceWriter:
         parts = ("tokens", "actual", "logprobs", *(["ids"] if ids is not None else []))
         digests = {part: digest_file(Path(f"{stem}.{part}.npy")) for part in parts}
         _put(Path(f"{stem}.json"), json.dumps({"id": name, "n_tokens": len(tokens), "sha256": digests}))
+
+
+def _find_top(logprobs: Array, k: int) -> Array:
+    """The ids of the `k` largest of each row, falling; of equal ones the smaller id first."""
+    k = min(k, logprobs.shape[1])
+    some = np.sort(np.argpartition(-logprobs, k - 1, axis=1)[:, :k], axis=1)
+    order = np.argsort(-np.take_along_axis(logprobs, some, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(some, order, axis=1)
 
 
 def _put(path: Path, text: str) -> None:
@@ -199,7 +209,9 @@ def read_logs(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 class Vllm:
     """BF16, in this process."""
 
-    def __init__(self, folder: Path, n_longest: int, n_vocab: int, threads: int | None) -> None:
+    dtype = "bfloat16"
+
+    def __init__(self, folder: Path, n_longest: int, n_vocab: int, top_k: int | None, threads: int | None) -> None:
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         if threads:
@@ -207,11 +219,10 @@ class Vllm:
         import torch  # noqa: PLC0415 - the environment is read at import
         import vllm  # noqa: PLC0415
 
-        self.dtype = "bfloat16"
         self.versions = {"vllm": vllm.__version__, "torch": torch.__version__}
-        self._n_vocab = n_vocab
+        self._n_vocab, self._n_kept = n_vocab, top_k or n_vocab
         self._params = vllm.SamplingParams(
-            temperature=0, max_tokens=1, prompt_logprobs=-1, logprobs=1, flat_logprobs=True, detokenize=False
+            temperature=0, max_tokens=1, prompt_logprobs=top_k or -1, logprobs=1, flat_logprobs=True, detokenize=False
         )
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         has_images = "vision_config" in config
@@ -228,11 +239,11 @@ class Vllm:
         )
 
     def fill(self, tokens: Sequence[int], put: Rows) -> None:
-        """Give the logprobs of a log to `put`."""
-        if len(tokens) * self._n_vocab > _MOST_ENTRIES:
+        """Give the logprobs of a log to `put`; of ids that are not kept, minus infinity."""
+        if len(tokens) * self._n_kept > _MOST_ENTRIES:
             raise SystemExit(
-                f"a log of {len(tokens)} tokens with a vocabulary of {self._n_vocab} is too much for vLLM at once: "
-                "record shorter logs"
+                f"{self._n_kept} logprobs at each of {len(tokens)} tokens are too many for vLLM at once: keep fewer of "
+                f"them, --top-k {_USUAL_K}"
             )
         (answer,) = self._model.generate([{"prompt_token_ids": list(tokens)}], self._params, use_tqdm=False)
         if list(answer.prompt_token_ids) != list(tokens):
@@ -253,17 +264,18 @@ class Vllm:
 class Transformers:
     """FP32, as plainly as it goes: what both others are rounded from."""
 
-    def __init__(self, folder: Path, n_longest: int, n_vocab: int, threads: int | None) -> None:
+    dtype = "float32"
+
+    def __init__(self, folder: Path, n_longest: int, n_vocab: int, top_k: int | None, threads: int | None) -> None:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         import torch  # noqa: PLC0415 - an optional package
         import transformers  # noqa: PLC0415
         from safetensors import safe_open  # noqa: PLC0415
 
-        del n_longest, n_vocab
+        del n_longest, n_vocab, top_k  # it computes all logprobs of a few positions at a time
         if threads:
             torch.set_num_threads(threads)
         self._torch = torch
-        self.dtype = "float32"
         self.versions = {"transformers": transformers.__version__, "torch": torch.__version__}
         config = transformers.AutoConfig.from_pretrained(folder)
         text_config = getattr(config, "text_config", config)
@@ -318,13 +330,12 @@ def main() -> None:
         (None if n_vocab <= _FULL_VOCAB else _USUAL_K) if top_k == "auto" else None if top_k == "all" else int(top_k)
     )
     print(f"{arguments.engine}: {len(logs)} logs, {sum(len(log['tokens']) for log in logs)} tokens", flush=True)  # noqa: T201
-    n_longest = max(len(log["tokens"]) for log in logs)
-    engine = ENGINES[arguments.engine](arguments.checkpoint, n_longest, n_vocab, arguments.threads)
+    kind = ENGINES[arguments.engine]
     reference: dict[str, Any] = {
         "form": FORM,
         "engine": arguments.engine,
-        "dtype": engine.dtype,
-        "versions": {"python": platform.python_version(), "numpy": np.__version__, **engine.versions},
+        "dtype": kind.dtype,
+        "versions": {"python": platform.python_version(), "numpy": np.__version__},
         "machine": {"cpu": _name_cpu(), "system": platform.platform()},
         "model": describe_checkpoint(arguments.checkpoint),
         "n_vocab": n_vocab,
@@ -332,13 +343,17 @@ def main() -> None:
         "top_k": top_k,
     }
     writer = ReferenceWriter(arguments.output, reference)
-    for number, log in enumerate(logs):
-        if not writer.has(number, log["tokens"]):
-            start = time.perf_counter()
-            tokens = log["tokens"]
-            writer.add(number, log["id"], tokens, functools.partial(engine.fill, tokens))
-            took = time.perf_counter() - start
-            print(f"{number + 1} of {len(logs)}: {len(tokens)} tokens, {took:.1f} s", flush=True)  # noqa: T201
+    left = [number for number, log in enumerate(logs) if not writer.has(number, log["tokens"])]
+    if not left:
+        return
+    n_longest = max(len(log["tokens"]) for log in logs)
+    engine = kind(arguments.checkpoint, n_longest, n_vocab, top_k, arguments.threads)
+    reference["versions"] |= engine.versions
+    for number in left:
+        start, tokens = time.perf_counter(), logs[number]["tokens"]
+        writer.add(number, logs[number]["id"], tokens, functools.partial(engine.fill, tokens))
+        took = time.perf_counter() - start
+        print(f"{number + 1} of {len(logs)}: {len(tokens)} tokens, {took:.1f} s", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _DPI = 150
 _MIB = 1 << 20
+_LEAST = 1e-9  # nats; where a drawing begins
 _FIGURES = {
     "engine": "Engine: llama.cpp against vLLM, nothing quantized",
     "quantization": "Quantization: each file against the one that is not quantized",
@@ -207,16 +208,17 @@ def draw_plot(documents: Sequence[Mapping[str, Any]], path: Path) -> bool:
     for document in chosen:
         for label, against in document["against"].items():
             if "written" in against:
-                values = [max(value, 1e-9) for value in against["written"]["kl"]["quantiles"]]
+                values = [max(value, _LEAST) for value in against["written"]["kl"]["quantiles"]]
                 axes.plot(
-                    [100 * share for share in QUANTILES],
                     values,
+                    [100 * (1 - share) for share in QUANTILES],
                     styles[against["figure"]],
                     label=f"{name_contender(document)} against {label}",
                 )
+    axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel("share of the tokens that the model writes, %")
-    axes.set_ylabel("KL divergence of at most, nats")
+    axes.set_xlabel("KL divergence, nats")
+    axes.set_ylabel("tokens that the model writes with more than that, %")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
     if chosen:

@@ -1,16 +1,23 @@
 """Reference outputs: what is written is read, and what does not belong together is an error, never a number."""
 
+import dataclasses
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoints import REFERENCE_TOKENS, SHAPES, write_checkpoint
 from sqale_edge.benchmarks import reference_vllm
-from sqale_edge.benchmarks.drift import read_logs, read_reference
+from sqale_edge.benchmarks.drift import DriftBench, LogsFile, read_logs, read_reference
+from sqale_edge.benchmarks.drift.distributions import log_softmax
 from sqale_edge.benchmarks.reference_vllm import ReferenceWriter
+from sqale_edge.convert import convert_checkpoint
 
+from sqale_edge import EngineSettings
 from sqale_edge.errors import BenchmarkError
+from sqale_edge.llama.logits import digest_vocabulary
 
 
 def damage(folder, part, change, *, is_told=True):
@@ -142,3 +149,37 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     assert done.returncode == 1
     assert "another vocabulary" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_what_transformers_computed_is_near(logs, tmp_path):
+    """FP32 logits that transformers gave for a random checkpoint, in this form: BF16 in llama.cpp drifts little."""
+    fixtures = Path(__file__).parents[1] / "fixtures"
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", **SHAPES["multimodal"])
+    convert_checkpoint(checkpoint, tmp_path / "bf16.gguf", quant="BF16")
+    with np.load(fixtures / "convert_logits.npz") as stored:
+        rows = log_softmax(stored["multimodal"][:-1]).astype(np.float32)
+    vocabulary_sha256, n_vocab = digest_vocabulary(tmp_path / "bf16.gguf")
+    file = read_logs(logs)
+    head = dataclasses.replace(file.head, n_vocab=n_vocab, vocabulary_sha256=vocabulary_sha256)
+    some = next(iter(file.logs.values()))
+    log = dataclasses.replace(some, tokens=tuple(REFERENCE_TOKENS), kinds=("sql",) * len(REFERENCE_TOKENS))
+    with LogsFile(tmp_path / "logs.jsonl", head) as writer:
+        writer.add(log)
+    about = {
+        "form": reference_vllm.FORM,
+        "engine": "transformers",
+        "dtype": "float32",
+        "versions": {},
+        "machine": {"cpu": "another"},
+        "model": reference_vllm.describe_checkpoint(checkpoint),
+        "n_vocab": n_vocab,
+        "vocabulary_sha256": reference_vllm.digest_vocabulary(checkpoint),
+        "top_k": None,
+    }
+    ReferenceWriter(tmp_path / "fp32", about).add(0, log.id, log.tokens, lambda put: put(0, len(rows), rows))
+    settings = EngineSettings(threads=1, threads_batch=1)
+    bench = DriftBench(
+        tmp_path / "logs.jsonl", tmp_path / "bf16.gguf", references=[tmp_path / "fp32"], settings=settings
+    )
+    (document,) = [step for step in bench.run() if isinstance(step, dict)]
+    assert 0 < document["against"]["transformers FP32"]["written"]["kl"]["mean"] < 1e-3

@@ -1,6 +1,9 @@
 """`sqale-edge drift`: the whole way from a model file to tables, with nothing done twice."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -57,6 +60,28 @@ def test_an_interpreter_without_the_engine_is_a_clear_error(run, folder, checkpo
     assert "run it by hand" in errors
     code, _, errors = run(*command, "-o", tmp_path / "r.jsonl", "--threads", 1, "--vllm", "no-such-python")
     assert (code, "cannot be started" in errors) == (1, True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are those of POSIX")
+def test_ctrl_c_keeps_what_is_done(run, folder, checkpoint, tmp_path):
+    """Exit code 130, nothing half made, and the same command goes on from there."""
+    command = ["drift", "run", checkpoint, folder / "questions.jsonl", "--folder", tmp_path / "work", "-q", "Q8_0"]
+    command += ["-o", tmp_path / "r.jsonl", "--threads", "1"]
+    script = [sys.executable, "-P", "-c", "from sqale_edge.cli import main; main()", *map(str, command)]
+    process = subprocess.Popen(script, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    err = b""
+    while b"converting to Q8_0" not in err:
+        chunk = os.read(process.stderr.fileno(), 65536)
+        assert chunk, err
+        err += chunk
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, b"")
+    assert b"the same command goes on from there" in err
+    assert [path.name for path in (tmp_path / "work").rglob("*") if path.is_file()] == ["BF16.gguf"]
+    code, _, progress = run(*command)
+    assert code == 0
+    assert "converting to BF16" not in progress
 
 
 def test_step_by_step(run, folder, checkpoint, tmp_path):
