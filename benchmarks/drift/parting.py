@@ -69,7 +69,12 @@ def compare_logs(one: TokenLogs, other: TokenLogs) -> dict[str, Any]:
         "form": FORM,
         "measured_at": now(),
         "models": [
-            {"model": logs.head.model, "sha256": logs.head.model_sha256, "versions": logs.head.versions}
+            {
+                "model": logs.head.model,
+                "sha256": logs.head.model_sha256,
+                "versions": logs.head.versions,
+                "machine": logs.head.machine,
+            }
             for logs in (one, other)
         ],
         "seed": one.head.seed,

@@ -6,12 +6,11 @@ The agent is the one that everybody uses; its engine is only asked to remember w
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
 from typing import TYPE_CHECKING, Any, cast
 
 from sqale_edge.benchmarks.asking import describe_run
+from sqale_edge.benchmarks.speed.surroundings import describe_machine, describe_versions
 
-from sqale_edge._version import __version__
 from sqale_edge.errors import BenchmarkError, Cancelled, ContextOverflowError, DatabaseOpenError
 
 from .token_kinds import mark_kinds
@@ -68,6 +67,7 @@ def describe_recording(
 
     run = describe_run(agent, questions, model=str(path), settings=settings, seed=seed, should_stop=should_stop)
     vocabulary_sha256, n_vocab = digest_vocabulary(path)
+    versions, machine = describe_versions(), describe_machine()
     return LogsHead(
         model=path.name,
         model_sha256=run.model_sha256,
@@ -76,7 +76,8 @@ def describe_recording(
         settings=dict(run.settings),
         seed=seed,
         questions_sha256=run.questions_sha256,
-        versions={"sqale_edge": __version__, "sqlite": sqlite3.sqlite_version},
+        versions={name: versions[name] for name in ("sqale_edge", "sqlite", "llama_cpp_python")},
+        machine={name: machine[name] for name in ("cpu", "system")},
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from sqale_edge.errors import BenchmarkError
+
 from . import measuring, parting
 from .figures import QUANTILES
 from .token_kinds import WRITTEN
@@ -46,7 +48,8 @@ def write_markdown(documents: Sequence[Mapping[str, Any]]) -> str:
             if rows:
                 parts += [f"**{title}**", _table_of_drift(rows), _table_of_kinds(rows)]
     if parted:
-        parts += ["**Where episodes part**", _table_of_partings(_newest_partings(parted))]
+        pairs = _newest_partings(parted)
+        parts += ["**Where episodes part**", _table_of_partings(pairs), _recorded_on(pairs)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -191,16 +194,32 @@ def _table_of_partings(documents: Iterable[Mapping[str, Any]]) -> str:
     return _table(head, rows)
 
 
+def _recorded_on(documents: Iterable[Mapping[str, Any]]) -> str:
+    """Machines and versions that the episodes come from, each once."""
+    lines = {}
+    for document in documents:
+        for model in document["models"]:
+            versions = ", ".join(f"{name} {version}" for name, version in model["versions"].items())
+            lines[f"- recorded on {model['machine']['cpu']}, {model['machine']['system']}; {versions}"] = None
+    return "\n".join(lines)
+
+
 def draw_plot(documents: Sequence[Mapping[str, Any]], path: Path) -> bool:
     """Draw how KL divergence is spread over the tokens that the model writes; False without matplotlib.
 
     One curve for each contender and opponent of the newest logs. A file of that name is replaced.
+
+    Raises:
+        BenchmarkError: There are no figures to draw.
+        OSError: The file cannot be written.
     """
+    drift = [one for one in documents if one.get("form") == measuring.FORM]
+    if not drift:
+        raise BenchmarkError("there are no figures of drift to draw", path=path, hint="measure some first")
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - an optional package
     except ImportError:
         return False
-    drift = [one for one in documents if one.get("form") == measuring.FORM]
     chosen = _newest([one for one in drift if one["logs"]["sha256"] == drift[-1]["logs"]["sha256"]])
     plot = Figure(figsize=(9, 6), layout="constrained")
     axes = plot.subplots()
@@ -221,11 +240,8 @@ def draw_plot(documents: Sequence[Mapping[str, Any]], path: Path) -> bool:
     axes.set_ylabel("tokens that the model writes with more than that, %")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
-    if chosen:
-        logs = chosen[-1]["logs"]
-        axes.set_title(
-            f"{logs['n_logs']} episodes, {logs['n_tokens']:,} tokens; {chosen[-1]['machine']['cpu']}", fontsize=9
-        )
+    logs, machine = chosen[-1]["logs"], chosen[-1]["machine"]
+    axes.set_title(f"{logs['n_logs']} episodes, {logs['n_tokens']:,} tokens; {machine['cpu']}", fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         plot.savefig(path, dpi=_DPI)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 FORM = "sqale-edge token logs 1"
 _BROKEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # what damaged JSON leads to
-_FREE = ("model", "versions")  # may differ between two starts of one recording
+_FREE = ("model", "versions", "machine")  # may differ between two starts of one recording
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,8 @@ class LogsHead:
         settings: Of engine, sampling and limits, as plain JSON types.
         seed: The same for each question.
         questions_sha256: Digest of what was asked; see `results_file.digest_questions`.
-        versions: Of this package and SQLite.
+        versions: Of this package, SQLite and llama.cpp.
+        machine: Where it was recorded: processor and system.
     """
 
     model: str
@@ -63,6 +64,7 @@ class LogsHead:
     seed: int
     questions_sha256: str
     versions: dict[str, str]
+    machine: dict[str, str]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,7 +59,6 @@ def _output_options(command: F) -> F:
     """Where figures go."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print the documents as JSON lines, not tables."),
-        click.option("--plot", type=PATH, metavar="FILE", help="Draw the figures, as PNG; needs matplotlib."),
         click.option(
             "-o",
             "--output",
@@ -72,6 +71,12 @@ def _output_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def _plot_option(command: F) -> F:
+    return click.option(
+        "--plot", type=PATH, metavar="FILE", help="Draw the figures into FILE, as PNG; needs matplotlib."
+    )(command)
 
 
 def _tokens_option(command: F) -> F:
@@ -101,6 +106,7 @@ def _tokens_option(command: F) -> F:
 @_tokens_option
 @_question_options
 @_output_options
+@_plot_option
 @engine_options
 def run(
     checkpoint: Path,
@@ -223,6 +229,7 @@ def record(
 )
 @_tokens_option
 @_output_options
+@_plot_option
 @engine_options
 def measure(
     logs: Path,
@@ -271,7 +278,7 @@ def measure(
 @click.argument("one", type=PATH)
 @click.argument("other", type=PATH)
 @_output_options
-def part(one: Path, other: Path, *, output: Path, plot: Path | None, as_json: bool) -> None:
+def part(one: Path, other: Path, *, output: Path, as_json: bool) -> None:
     """Say at which turn episodes part: two files of logs, recorded with two models, the same questions and one seed.
 
     \b
@@ -283,12 +290,12 @@ def part(one: Path, other: Path, *, output: Path, plot: Path | None, as_json: bo
 
     document = compare_logs(read_logs(one), read_logs(other))
     append_document(document, output)
-    _show([document], output, plot, as_json=as_json)
+    _show([document], output, None, as_json=as_json)
 
 
 @drift.command()
 @click.argument("results", type=PATH, default=Path(_DEFAULT_RESULTS))
-@click.option("--plot", type=PATH, metavar="FILE", help="Draw the figures, as PNG; needs matplotlib.")
+@_plot_option
 def show(results: Path, *, plot: Path | None) -> None:
     """Show the newest figures of a file of RESULTS as tables.
 

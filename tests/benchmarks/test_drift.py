@@ -241,7 +241,10 @@ def test_episodes_part_where_a_token_differs(logs, tmp_path):
         "has_same_result": False,
     }
     assert found["partings"][1]["place"] == len(second.tokens) - 1
-    assert "end with another result" in write_markdown([found])
+    table = write_markdown([found])
+    assert "end with another result" in table
+    assert f"recorded on {file.head.machine['cpu']}" in table
+    assert found["models"][0]["sha256"][:8] in table
 
 
 def test_recordings_that_differ_in_more_than_the_model_are_not_compared(logs, tmp_path):
@@ -261,6 +264,8 @@ def test_the_drawing_is_a_png(documents, tmp_path):
     pytest.importorskip("matplotlib")
     assert draw_plot(documents, tmp_path / "new" / "drift.png")
     assert (tmp_path / "new" / "drift.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(BenchmarkError, match="no figures"):
+        draw_plot([], tmp_path / "none.png")
 
 
 def test_the_demos_questions_are_written_once(tmp_path):
