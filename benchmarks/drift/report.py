@@ -196,7 +196,7 @@ def _table_of_partings(documents: Iterable[Mapping[str, Any]]) -> str:
 
 def _recorded_on(documents: Iterable[Mapping[str, Any]]) -> str:
     """Machines and versions that the episodes come from, each once."""
-    lines = {}
+    lines: dict[str, None] = {}
     for document in documents:
         for model in document["models"]:
             versions = ", ".join(f"{name} {version}" for name, version in model["versions"].items())
