@@ -106,7 +106,7 @@ def test_llama_and_convert_are_loaded_late(module):
     [
         "sqale_edge",
         "sqale_edge.testing",
-        *(f"sqale_edge.cli.{name}" for name in ("ask", "bench", "convert", "doctor", "eval", "imatrix")),
+        *(f"sqale_edge.cli.{name}" for name in ("ask", "bench", "convert", "doctor", "drift", "eval", "imatrix")),
     ],
 )
 def test_import_is_light(module):

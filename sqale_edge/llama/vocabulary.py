@@ -8,6 +8,8 @@ in trusted text they become their token, everywhere else they are cut in two and
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import json
 import re
 import unicodedata
 from typing import TYPE_CHECKING, Any
@@ -105,6 +107,18 @@ class Vocabulary:
                 tokens: list[int] = buffer[:n_tokens]
                 return tokens
             size = -n_tokens
+
+    def digest(self) -> str:
+        """SHA-256 of what each id stands for: the lines `[id, text]` as JSON, in order; ids that are unused left out.
+
+        The text is the vocabulary's own, so that of a byte-level one is in its alphabet, as in `tokenizer.json`.
+        """
+        found = hashlib.sha256()
+        for token in range(self.n_tokens):
+            if not llama_cpp.llama_vocab_get_attr(self._pointer, token) & llama_cpp.LLAMA_TOKEN_ATTR_UNUSED:
+                text = (llama_cpp.llama_vocab_get_text(self._pointer, token) or b"").decode("utf-8", "replace")
+                found.update(json.dumps([token, text]).encode() + b"\n")
+        return found.hexdigest()
 
     def piece(self, token: int) -> bytes:
         """The bytes of one token, a control token as its literal."""

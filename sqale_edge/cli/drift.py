@@ -1,0 +1,361 @@
+"""`sqale-edge drift`: how far are quantized files from what they were made of, and llama.cpp from other engines?"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from sqale_edge.cli.background import iterate_in_background
+from sqale_edge.cli.options import PATH, engine_options
+from sqale_edge.cli.text import dump_json, printable, write_out
+from sqale_edge.errors import BenchmarkError, Cancelled
+
+if TYPE_CHECKING:
+    from sqale_edge.benchmarks import Question
+    from sqale_edge.settings import EngineSettings, GpuLayers
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DEFAULT_RESULTS = "benchmarks/results/drift.jsonl"
+
+
+@click.group()
+def drift() -> None:
+    """Measure what quantization costs, token by token, on real episodes; and how far engines are from each other.
+
+    \b
+    Examples:
+      sqale-edge drift run CHECKPOINT questions.jsonl --folder drift --vllm vllm-env/bin/python
+      sqale-edge drift record questions.jsonl --model bf16.gguf -o logs.jsonl
+      sqale-edge drift measure logs.jsonl bf16.gguf q8_0.gguf q4_k_m.gguf
+    """
+
+
+def _question_options(command: F) -> F:
+    """Which questions are asked."""
+    for option in (
+        click.option(
+            "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="Of every episode."
+        ),
+        click.option("--sample", "n_sample", type=click.IntRange(1), metavar="N", help="Ask N of them, by chance."),
+        click.option(
+            "--databases",
+            type=PATH,
+            metavar="PATH",
+            help="The folder with the databases, or the one database. [default: beside QUESTIONS]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _output_options(command: F) -> F:
+    """Where figures go."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print the documents as JSON lines, not tables."),
+        click.option(
+            "-o",
+            "--output",
+            type=PATH,
+            metavar="FILE",
+            default=Path("drift.jsonl"),
+            show_default=True,
+            help="Add the figures to FILE, as lines of JSON; what is in it is not measured again.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _plot_option(command: F) -> F:
+    return click.option(
+        "--plot", type=PATH, metavar="FILE", help="Draw the figures into FILE, as PNG; needs matplotlib."
+    )(command)
+
+
+def _tokens_option(command: F) -> F:
+    return click.option(
+        "--tokens",
+        "n_tokens",
+        type=click.IntRange(2),
+        metavar="N",
+        help="Measure the first logs that have no more than N tokens together. [default: all]",
+    )(command)
+
+
+@drift.command()
+@click.argument("checkpoint", type=PATH)
+@click.argument("questions", type=PATH)
+@click.option(
+    "--folder",
+    type=PATH,
+    default=Path("drift"),
+    show_default=True,
+    help="For files, logs and reference outputs; what is in it is used again.",
+)
+@click.option("-q", "--quant", "quants", multiple=True, metavar="TYPE", help="Also this file type; repeat.")
+@click.option("--add", "models", multiple=True, type=PATH, metavar="FILE", help="Also this GGUF file of it; repeat.")
+@click.option("--vllm", metavar="PYTHON", help="An interpreter that has vLLM, for its reference outputs.")
+@click.option("--transformers", metavar="PYTHON", help="One that has transformers and torch, for those in FP32.")
+@_tokens_option
+@_question_options
+@_output_options
+@_plot_option
+@engine_options
+def run(
+    checkpoint: Path,
+    questions: Path,
+    *,
+    folder: Path,
+    quants: tuple[str, ...],
+    models: tuple[Path, ...],
+    vllm: str | None,
+    transformers: str | None,
+    n_tokens: int | None,
+    databases: Path | None,
+    n_sample: int | None,
+    seed: int,
+    output: Path,
+    plot: Path | None,
+    as_json: bool,
+    gpu_layers: GpuLayers | None,
+    threads: int | None,
+) -> None:
+    """Everything at once: make the files of CHECKPOINT, ask QUESTIONS, compute references, measure, compare episodes.
+
+    CHECKPOINT is a Hugging Face folder; or a GGUF file that is not quantized, of which there are no references.
+    Stopped at any time, the same command goes on.
+
+    \b
+    Example:
+      sqale-edge drift run qwen3.5-2b-grpo-sqale dev.json --sample 50 --vllm vllm-env/bin/python
+    """
+    from sqale_edge.benchmarks.drift import QUANTS, Everything, Run  # noqa: PLC0415 - keeps --help light
+
+    everything, chosen = _read_questions(questions, databases, n_sample, seed)
+    pythons = {name: python for name, python in (("vllm", vllm), ("transformers", transformers)) if python}
+    plan = Everything(
+        checkpoint=checkpoint,
+        everything=everything,
+        chosen=chosen,
+        folder=folder,
+        output=output,
+        quants=quants or QUANTS,
+        models=models,
+        pythons=pythons,
+        n_tokens=n_tokens,
+        settings=_make_settings(gpu_layers, threads),
+        seed=seed,
+    )
+    doing = Run(plan)
+    documents = _show_steps(doing.steps, doing.stop)
+    _show(documents, output, plot, as_json=as_json)
+
+
+@drift.command()
+@click.argument("questions", type=PATH)
+@click.option("-m", "--model", required=True, help="A name in the store, a GGUF file, or demo.")
+@click.option("-o", "--output", type=PATH, required=True, metavar="FILE", help="The file of logs, which is added to.")
+@_question_options
+@engine_options
+def record(
+    questions: Path,
+    *,
+    model: str,
+    output: Path,
+    databases: Path | None,
+    n_sample: int | None,
+    seed: int,
+    gpu_layers: GpuLayers | None,
+    threads: int | None,
+) -> None:
+    """Ask QUESTIONS, as eval does, and keep each episode's tokens and what they are. Stopped, it goes on.
+
+    \b
+    Example:
+      sqale-edge drift record dev.json --databases dev_databases --sample 50 --model sqale -o logs.jsonl
+    """
+    from sqale_edge.agent import Agent  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.benchmarks.drift import LogsFile, describe_recording, record_logs  # noqa: PLC0415
+    from sqale_edge.models import find_model  # noqa: PLC0415
+
+    everything, chosen = _read_questions(questions, databases, n_sample, seed)
+    settings = _make_settings(gpu_layers, threads)
+    path = find_model(model).path
+    is_stopped = False
+    loaded: list[Agent] = []
+
+    def stop() -> None:
+        nonlocal is_stopped
+        is_stopped = True
+        for agent in loaded:
+            agent.cancel()
+
+    def work() -> Iterator[str]:
+        yield f"loading {path.name}"
+        with Agent.load(model, settings=settings, on_progress=lambda _: not is_stopped) as agent:
+            loaded.append(agent)
+            head = describe_recording(
+                agent, path, everything, settings=settings, seed=seed, should_stop=lambda: is_stopped
+            )
+            with LogsFile(output, head) as file:
+                for question, log in record_logs(agent, chosen, file, seed=seed, should_stop=lambda: is_stopped):
+                    what = f"{len(log.tokens)} tokens" if log else "not asked: too long, or no database"
+                    yield f"{len(file.ids)} of {len(chosen)}: {question.id}, {what}"
+
+    _show_steps(work, stop)
+
+
+@drift.command()
+@click.argument("logs", type=PATH)
+@click.argument("base", type=PATH)
+@click.argument("files", nargs=-1, type=PATH)
+@click.option(
+    "--reference", "references", multiple=True, type=PATH, metavar="FOLDER", help="Reference outputs; repeat."
+)
+@click.option(
+    "--batch",
+    "n_batch",
+    type=click.IntRange(2, 4096),
+    default=64,
+    show_default=True,
+    help="Positions that are evaluated at a time, of every file: it moves the last bits.",
+)
+@_tokens_option
+@_output_options
+@_plot_option
+@engine_options
+def measure(
+    logs: Path,
+    base: Path,
+    files: tuple[Path, ...],
+    *,
+    references: tuple[Path, ...],
+    n_batch: int,
+    n_tokens: int | None,
+    output: Path,
+    plot: Path | None,
+    as_json: bool,
+    gpu_layers: GpuLayers | None,
+    threads: int | None,
+) -> None:
+    """Hold GGUF FILES against BASE, which is not quantized, and all of them against reference outputs, on LOGS.
+
+    \b
+    Example:
+      sqale-edge drift measure logs.jsonl bf16.gguf q8_0.gguf q4_k_m.gguf --reference vllm --reference fp32
+    """
+    from sqale_edge.benchmarks.drift import DriftBench, read_done  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.benchmarks.speed.results import append_document  # noqa: PLC0415
+
+    bench = DriftBench(
+        logs,
+        base,
+        files,
+        references,
+        n_tokens=n_tokens,
+        settings=_make_settings(gpu_layers, threads),
+        n_batch=n_batch,
+    )
+    done = read_done(output)
+
+    def work() -> Iterator[str | dict[str, Any]]:
+        for step in bench.run(done):
+            if isinstance(step, dict) and step["key"] not in done:
+                append_document(step, output)
+            yield step
+
+    _show(_show_steps(work, bench.stop), output, plot, as_json=as_json)
+
+
+@drift.command()
+@click.argument("one", type=PATH)
+@click.argument("other", type=PATH)
+@_output_options
+def part(one: Path, other: Path, *, output: Path, as_json: bool) -> None:
+    """Say at which turn episodes part: two files of logs, recorded with two models, the same questions and one seed.
+
+    \b
+    Example:
+      sqale-edge drift part bf16.logs.jsonl q4_k_m.logs.jsonl
+    """
+    from sqale_edge.benchmarks.drift import compare_logs, read_logs  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.benchmarks.speed.results import append_document  # noqa: PLC0415
+
+    document = compare_logs(read_logs(one), read_logs(other))
+    append_document(document, output)
+    _show([document], output, None, as_json=as_json)
+
+
+@drift.command()
+@click.argument("results", type=PATH, default=Path(_DEFAULT_RESULTS))
+@_plot_option
+def show(results: Path, *, plot: Path | None) -> None:
+    """Show the newest figures of a file of RESULTS as tables.
+
+    \b
+    Example:
+      sqale-edge drift show drift.jsonl --plot drift.png
+    """
+    from sqale_edge.benchmarks.files import read_lines  # noqa: PLC0415 - keeps --help light
+
+    try:
+        documents = [json.loads(line) for line in read_lines(results)]
+        _show(documents, None, plot, as_json=False)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise BenchmarkError(
+            f"{str(results)!r} is no file of drift results", path=results, hint="make one with sqale-edge drift run"
+        ) from error
+
+
+def _read_questions(
+    path: Path, databases: Path | None, n_sample: int | None, seed: int
+) -> tuple[list[Question], list[Question]]:
+    from sqale_edge import benchmarks  # noqa: PLC0415 - keeps --help light
+
+    everything = benchmarks.read_questions(path, databases=databases)
+    return everything, benchmarks.sample(everything, n_sample, seed) if n_sample else everything
+
+
+def _make_settings(gpu_layers: GpuLayers | None, threads: int | None) -> EngineSettings:
+    from sqale_edge.settings import EngineSettings  # noqa: PLC0415 - keeps --help light
+
+    return EngineSettings.from_environment(gpu_layers=gpu_layers, threads=threads)
+
+
+def _show_steps(work: Callable[[], Iterator[Any]], stop: Callable[[], None]) -> list[dict[str, Any]]:
+    """Do the work: its lines go to stderr, over each other where that is a terminal; its documents are returned."""
+    documents = []
+    is_terminal = sys.stderr.isatty()
+    try:
+        with contextlib.closing(iterate_in_background(work, stop)) as steps:
+            for step in steps:
+                if not isinstance(step, str):
+                    documents.append(step)
+                elif is_terminal:
+                    click.echo(f"\r\x1b[K{printable(step)[:78]}", err=True, nl=False)
+                else:
+                    click.echo(printable(step), err=True)
+    except Cancelled:
+        click.echo("What is done is kept; the same command goes on from there.", err=True)
+        raise
+    finally:
+        if is_terminal:
+            click.echo("\r\x1b[K", err=True, nl=False)
+    return documents
+
+
+def _show(documents: list[dict[str, Any]], output: Path | None, plot: Path | None, *, as_json: bool) -> None:
+    from sqale_edge.benchmarks.drift import draw_plot, write_markdown  # noqa: PLC0415 - keeps --help light
+
+    if output:
+        click.echo(printable(f"The figures are in {output}."), err=True)
+    if plot and not draw_plot(documents, plot):
+        click.echo("No plot: matplotlib is not installed (pip install 'sqale-edge[bench]').", err=True)
+    write_out("\n".join(map(dump_json, documents)) if as_json else write_markdown(documents).rstrip("\n"))
