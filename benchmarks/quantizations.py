@@ -1,10 +1,11 @@
-"""Recipes and file types side by side: size, speed, accuracy, and what else is measured of each file.
+"""Recipes and file types side by side: size, speed, drift from the source, and accuracy.
 
     python -P -m sqale_edge.benchmarks.quantizations model-BF16.gguf --folder made --imatrix imatrix.gguf
 
 makes a file of every recipe and of the usual file types, measures each, and prints a table. What is done is kept in
 `FOLDER/quantizations.jsonl`, one line for each file and thing that was measured, and never done again: after Ctrl-C the
-same command goes on. `--questions` adds execution accuracy; each model is asked them as `sqale-edge eval` does it.
+same command goes on. `--logs` adds the drift on token logs that `sqale-edge drift record` wrote. `--questions` adds
+execution accuracy: each model is asked them as `sqale-edge eval` does it.
 
 Speed is measured one file after the other, so figures of two files are of two times; `sqale-edge bench` says more.
 """
@@ -18,7 +19,6 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from sqale_edge.errors import BenchmarkError, SqaleEdgeError
 from sqale_edge.new_files import partial_name, put_in_place, write_to_disk
 
 from .asking import ask_questions, describe_run
+from .drift import DriftBench
 from .questions import read_questions
 from .results_file import ResultsFile
 from .rules import choose_rules
@@ -35,7 +36,7 @@ from .speed.surroundings import describe_machine, describe_versions, now
 from .summary import summarize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqale_edge.convert.imatrix import Imatrix
     from sqale_edge.convert.outputs import Output
@@ -44,8 +45,6 @@ FORM = "sqale-edge quantizations 1"
 TYPES = ("Q8_0", "Q6_K", "Q4_K_M", "Q4_0")
 _RESULTS_NAME = "quantizations.jsonl"
 _N_CTX = 4096
-# Another measurement: called with the source and one file, returns columns of the table and their values.
-Measure = Callable[[Path, Path], dict[str, float]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +61,7 @@ class Comparison:
         n_questions: The first so many of them; None is all.
         speed_s: Seconds for the speed of each file at the most; 0 measures none.
         threads: For everything; None is the default of each.
-        others: More measurements, by the names of what they measure.
+        logs: Token logs on which each file is held against the source; None measures no drift.
     """
 
     source: Path
@@ -75,7 +74,7 @@ class Comparison:
     n_questions: int | None = None
     speed_s: float = 60.0
     threads: int | None = None
-    others: dict[str, Measure] = dataclasses.field(default_factory=dict)
+    logs: Path | None = None
 
 
 class _Records:
@@ -193,8 +192,8 @@ def _list_parts(plan: Comparison, output: Output | None, path: Path) -> dict[str
     if plan.questions:
         what = f"{plan.n_questions or 'all'} questions of {plan.questions.name}, {_digest(plan.questions)[:12]}"
         parts[f"accuracy, {what}"] = lambda: _measure_accuracy(plan, path)
-    for name, measure in plan.others.items():
-        parts[name] = lambda measure=measure: measure(plan.source, path)  # type: ignore[misc]
+    if plan.logs and output:
+        parts[f"drift on {plan.logs.name}, {_digest(plan.logs)[:12]}"] = lambda: _measure_drift(plan, path)
     return parts
 
 
@@ -272,6 +271,22 @@ def _measure_accuracy(plan: Comparison, path: Path) -> dict[str, Any]:
     }
 
 
+def _measure_drift(plan: Comparison, path: Path) -> dict[str, Any]:
+    """Mean KL divergence from the source in nats, of the tokens that a model writes and of all; the same top token."""
+    from sqale_edge.settings import EngineSettings  # noqa: PLC0415
+
+    assert plan.logs, "they are given"
+    settings = EngineSettings.from_environment(threads=plan.threads)
+    *_, document = DriftBench(plan.logs, plan.source, [path], settings=settings).run()
+    assert isinstance(document, dict), "the last thing is the document of the last file"
+    (against,) = document["against"].values()
+    return {
+        "kl_written": against["written"]["kl"]["mean"],
+        "kl_all": against["all"]["kl"]["mean"],
+        "same_top_token": against["written"]["top1_agreement"],
+    }
+
+
 # Columns: key, head, and how a value is written.
 _COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("file_bytes", "MB", lambda value: f"{value / 1e6:,.1f}"),
@@ -279,18 +294,18 @@ _COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("quantize_s", "quantized in s", lambda value: f"{value:.1f}"),
     ("prefill_tok_per_s", "prefill tok/s", lambda value: f"{value:,.0f}"),
     ("decode_tok_per_s", "decode tok/s", lambda value: f"{value:,.1f}"),
+    ("kl_written", "KL of written tokens", lambda value: f"{value:.2g}"),
+    ("kl_all", "KL of all", lambda value: f"{value:.2g}"),
+    ("same_top_token", "same top token", lambda value: f"{value:.2%}"),
     ("accuracy", "accuracy", lambda value: f"{value:.1%}"),
     ("accuracy_interval", "95 %", lambda value: f"{value[0]:.1%} to {value[1]:.1%}"),
 )
-_HIDDEN = {"label", "file", "sha256", "n_scorable", *(key for key, _, _ in _COLUMNS)}
 
 
 def write_table(document: dict[str, Any]) -> str:
     """The document's rows as a Markdown table; columns that no file has are left out."""
     rows: Sequence[dict[str, Any]] = document["rows"]
-    others = dict.fromkeys(key for row in rows for key in row if key not in _HIDDEN)
-    columns = [*_COLUMNS, *((key, key, lambda value: f"{value:.4g}") for key in others)]
-    shown = [column for column in columns if any(row.get(column[0]) is not None for row in rows)]
+    shown = [column for column in _COLUMNS if any(row.get(column[0]) is not None for row in rows)]
     head = f"| | {' | '.join(name for _, name, _ in shown)} |\n|---|{'---|' * len(shown)}"
     lines = []
     for row in rows:
@@ -316,6 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quant", action="append", metavar="TYPE", help=f"as often as wanted; else {', '.join(TYPES)}")
     parser.add_argument("--recipe", action="append", metavar="NAME|FILE", help="as often as wanted; else all there are")
     parser.add_argument("--imatrix", type=Path, metavar="FILE", help="an importance matrix of the model")
+    parser.add_argument("--logs", type=Path, metavar="FILE", help="token logs: measure drift, too")
     parser.add_argument("--questions", type=Path, metavar="FILE", help="measure execution accuracy, too")
     parser.add_argument("--databases", type=Path, metavar="FOLDER", help="of the questions")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N questions")
@@ -334,6 +350,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         n_questions=given.limit,
         speed_s=given.speed,
         threads=given.threads,
+        logs=given.logs,
     )
     try:
         for step in compare_quantizations(comparison):

@@ -60,20 +60,18 @@ def test_what_is_missing_is_done_and_nothing_else(comparison):
         assert [row["sha256"] for row in other["rows"]] == [row["sha256"] for row in document["rows"]]
 
 
-def test_other_measurements_have_their_column(qwen_gguf, tmp_path):
-    """Whatever is measured of a source and a file."""
+def test_drift_is_measured_on_token_logs(demo_files, logs, tmp_path):
+    """Held against the source: a little at Q8_0, more at Q4_0."""
+    source = demo_files["BF16"]
     comparison = Comparison(
-        source=qwen_gguf,
-        folder=tmp_path / "made",
-        quants=("Q8_0",),
-        recipes=("q4-protected",),
-        speed_s=0,
-        threads=1,
-        others={"sizes": lambda source, path: {"share": path.stat().st_size / source.stat().st_size}},
+        source=source, folder=tmp_path / "made", quants=("Q8_0", "Q4_0"), speed_s=0, threads=1, logs=logs
     )
     _, document = run(comparison)
-    assert document["rows"][0]["share"] == 1
-    assert "| share |" in write_table(document)
+    rows = {row["label"]: row for row in document["rows"]}
+    assert "kl_written" not in rows["source"]
+    assert 0 < rows["Q8_0"]["kl_all"] < rows["Q4_0"]["kl_all"]
+    assert rows["Q8_0"]["same_top_token"] >= rows["Q4_0"]["same_top_token"] > 0.5
+    assert "| KL of all |" in write_table(document)
 
 
 def test_accuracy_is_that_of_asking(tmp_path):
