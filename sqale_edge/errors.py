@@ -10,6 +10,7 @@ SqaleEdgeError                      .hint: the fix, shown with the message
     DatabaseOpenError  QueryError
   BenchmarkError(path)
   StoreError                        download, checksum, disk space
+  BundleError(path)
   SettingsError(field, value)       also a ValueError
 ```
 
@@ -122,6 +123,10 @@ class BenchmarkError(_PathError):
 
 class StoreError(SqaleEdgeError):
     """The model store: download, checksum, disk space."""
+
+
+class BundleError(_PathError):
+    """A bundle is damaged, or cannot be made, read or installed here."""
 
 
 class SettingsError(SqaleEdgeError, ValueError):

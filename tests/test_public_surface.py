@@ -28,7 +28,7 @@ ORDER = """
     schema tool_text tools grammar
     exclusive engine batch llama convert catalogue installed models remote loading
     rendering chat_template replies protocol transcripts prefix_files prefixes turn loop request running agent vote
-    testing sample_shop benchmarks store cli
+    testing sample_shop benchmarks store bundle cli
 """.split()  # noqa: SIM905 - a line for each layer
 HEAVY = {"llama_cpp", "numpy", "huggingface_hub", "gguf"}
 
@@ -106,7 +106,10 @@ def test_llama_and_convert_are_loaded_late(module):
     [
         "sqale_edge",
         "sqale_edge.testing",
-        *(f"sqale_edge.cli.{name}" for name in ("ask", "bench", "convert", "doctor", "drift", "eval", "imatrix")),
+        *(
+            f"sqale_edge.cli.{name}"
+            for name in ("ask", "bench", "bundle", "convert", "doctor", "drift", "eval", "imatrix")
+        ),
     ],
 )
 def test_import_is_light(module):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 EXIT_ERROR, EXIT_NO_ANSWER, EXIT_CANCELLED = 1, 3, 130
 
 # Each command is the object of its own name in the module of its name; imported when it is used.
-_COMMANDS = ("ask", "bench", "conformance", "convert", "demo", "doctor", "drift", "eval", "imatrix", "models")
+_COMMANDS = ("ask", "bench", "bundle", "conformance", "convert", "demo", "doctor", "drift", "eval", "imatrix", "models")
 
 
 class _LazyGroup(click.Group):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.console import Console
 
 from sqale_edge.cli import EXIT_ERROR
+from sqale_edge.cli.listening import listening
 from sqale_edge.cli.options import PATH
-from sqale_edge.cli.signals import end_requests_handled
-from sqale_edge.cli.steps import Steps
 from sqale_edge.cli.text import dump_json, printable, write_out
 from sqale_edge.errors import Cancelled, QuantizationError
 
@@ -21,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sqale_edge.installed import InstalledModel
-    from sqale_edge.store.steps import Listener
     from sqale_edge.store.training_texts import PromptChoice
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -134,7 +130,7 @@ def pull(
 
     prompt = _choose_prompt(training_prompt, no_training_prompt=no_training_prompt)
     try:
-        with _listening() as listener:
+        with listening() as listener:
             installed = pull_model(
                 model,
                 name=name,
@@ -184,7 +180,7 @@ def add(
     from sqale_edge.store.add import add_model  # noqa: PLC0415 - keeps --help light
 
     prompt = _choose_prompt(training_prompt, no_training_prompt=no_training_prompt)
-    with _listening() as listener:
+    with listening() as listener:
         installed = add_model(
             source,
             name=name,
@@ -234,7 +230,7 @@ def verify(name: str | None, *, as_json: bool) -> int:
     from sqale_edge.store.care import find_damage, get_installed  # noqa: PLC0415
 
     problems: dict[str, list[str]] = {}
-    with _listening() as listener:
+    with listening() as listener:
         for each in [name] if name else [*list_names(), DEMO]:
             try:
                 problems[each] = find_demo_damage() if each == DEMO else find_damage(get_installed(each), listener)
@@ -271,7 +267,7 @@ def rm(name: str, *, yes: bool, as_json: bool) -> None:
 
     if not yes and sys.stdin is not None and sys.stdin.isatty():
         click.confirm(printable(f"Delete the model {name!r}?"), abort=True, err=True)
-    with _listening() as listener:
+    with listening() as listener:
         remove_model(name, listener)
     if as_json:
         write_out(dump_json({"removed": name.lower()}))
@@ -299,19 +295,6 @@ def _choose_prompt(file: Path | None, *, no_training_prompt: bool) -> PromptChoi
     if file and no_training_prompt:
         raise click.UsageError("--training-prompt and --no-training-prompt contradict each other")
     return PromptChoice(file, is_wanted=not no_training_prompt)
-
-
-@contextlib.contextmanager
-def _listening() -> Iterator[Listener]:
-    """Progress and remarks on stderr; a request to end stops the work at its next step forward."""
-    from sqale_edge.store.steps import Listener  # noqa: PLC0415 - keeps --help light
-
-    steps = Steps(Console(stderr=True))
-    try:
-        with end_requests_handled(steps.end), steps:
-            yield Listener(steps.show, lambda sentence: steps.say(f"Note: {sentence}."))
-    except KeyboardInterrupt:
-        raise Cancelled("the work on the store was cancelled") from None
 
 
 def _report(installed: InstalledModel, *, as_json: bool) -> None:

@@ -104,7 +104,10 @@ def pull_model(
     with open_workplace(wanted.name, listener) as place:
         present = _find_present(wanted)  # another process may have been faster
         if present and not prompt.file and _is_same(present.manifest, wanted, listing, choice):
-            return present
+            if _has_wanted_prompt(present.manifest, prompt, listing):
+                return present
+            state = "without its" if prompt.is_wanted else "with a"
+            listener.note(f"{wanted.name} is in the store {state} training prompt, so it is made anew")
         _forget_other_downloads(place, listing, wanted)
         job = _Job(place, hub, listing, wanted, choice, prompt, listener, keep_source)
         place.place(_pull_gguf(job, wanted.file) if wanted.file else _pull_checkpoint(job))
@@ -155,6 +158,17 @@ def _is_same(manifest: Manifest, wanted: Wanted, listing: Listing, choice: Choic
     if wanted.file:
         return manifest.origin == "ready-made" and wanted.file in {file.name for file in manifest.source_files}
     return manifest.origin == "converted" and choice.is_of(manifest)
+
+
+def _has_wanted_prompt(manifest: Manifest, prompt: PromptChoice, listing: Listing) -> bool:
+    """Whether the model has its training texts, or none, as it is wanted now."""
+    if not prompt.is_wanted:
+        return manifest.prompt_source is None or not (manifest.texts or manifest.origin == "converted")
+    if manifest.prompt_source is not None:
+        return True
+    if manifest.origin == "converted":
+        return SOURCE_NAME not in listing.files or SOURCE_NAME in {file.name for file in manifest.source_files}
+    return bool(manifest.notes)  # they were looked for; see `describe_gguf`
 
 
 def _forget_other_downloads(place: Workplace, listing: Listing, wanted: Wanted) -> None:

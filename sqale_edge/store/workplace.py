@@ -149,6 +149,8 @@ def open_workplace(name: str, listener: Listener) -> Iterator[Workplace]:
 def _locked(path: Path, listener: Listener) -> Iterator[None]:
     """For the block no other process and no other thread is in one with this path."""
     owner = path.with_name(f"{path.name}.owner")
+    if not path.exists():
+        path.touch()  # SQLite would not let a group write to it, also where the umask does
     try:
         lock = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
         with contextlib.closing(lock):

@@ -1,8 +1,8 @@
 """Kills processes that change the store, each at its own instant, and looks at the store afterwards.
 
-Run as a script, because it forks: `killed.py replace|remove|pull`. The last line of its output is a JSON document. An
-instant is the one before a file or folder of the store is opened, made, renamed or deleted, or the one when progress
-is reported.
+Run as a script, because it forks: `killed.py replace|remove|pull`, or `killed.py bundle PATH`. The last line of its
+output is a JSON document. An instant is the one before a file or folder of the store is opened, made, renamed or
+deleted, or the one when progress is reported.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import signal
 import sys
 from pathlib import Path
 
+from sqale_edge.bundle.creation import open_bundle
+from sqale_edge.bundle.installer.contents import check_bundle
+from sqale_edge.bundle.models import place_models
 from sqale_edge.installed import Manifest, list_names, read_installed, store_folder
 from sqale_edge.store.care import find_damage, list_unfinished, remove_model
 from sqale_edge.store.pull import pull_model
@@ -144,7 +147,32 @@ def kill_pulling() -> dict:
     return {"n_kills": n_kills, "n_instants": len(instants), "unfinished": unfinished, "left": left}
 
 
+def kill_placing() -> dict:
+    """While the model of a bundle is put into an empty store."""
+    contents = check_bundle(open_bundle(Path(sys.argv[2])), lambda *_: None)
+    (name,) = names = contents.read_about()["models"]
+    number, n_there = 0, 0
+    while True:
+        number += 1
+
+        def work(number=number) -> None:
+            kill_before_change(number)
+            place_models(contents, names, Listener())
+
+        was_killed = is_killed(work)
+        installed = read_installed(name)
+        if installed:
+            assert find_damage(installed) == []
+            n_there += 1
+        if not was_killed:
+            break
+        if installed:
+            remove_model(name)
+    return {"n_kills": number - 1, "n_there": n_there}
+
+
 if __name__ == "__main__":
     assert store_folder().is_relative_to(Path(os.environ["SQALE_EDGE_HOME"]))
-    result = {"replace": kill_replacing, "remove": kill_removing, "pull": kill_pulling}[sys.argv[1]]()
+    kinds = {"replace": kill_replacing, "remove": kill_removing, "pull": kill_pulling, "bundle": kill_placing}
+    result = kinds[sys.argv[1]]()
     sys.stdout.write(json.dumps(result) + "\n")

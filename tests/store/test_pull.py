@@ -131,6 +131,25 @@ def test_a_training_prompt_can_be_given(ready, hub, tmp_path):
     assert not [path for _, path, _ in hub.requests if SQALE in path]
 
 
+def test_a_prompt_that_was_left_out_comes_with_the_next_pull(hub, ready):
+    """A model that was pulled with --no-training-prompt does not count as there for a pull that wants it."""
+    notes = []
+    for source in ("sqale", READY_TEXT):
+        first = pull_model(source, prompt=PromptChoice(is_wanted=False)).manifest
+        assert first.prompt_source is None
+        again = pull_model(source, prompt=PromptChoice(is_wanted=False)).manifest
+        assert again.made_at == first.made_at
+        second = pull_model(source, listener=Listener(note=notes.append)).manifest
+        assert "sqale_agent.py" in second.prompt_source
+        n_requests = len(hub.list_downloads())
+        pull_model(source)
+        assert len(hub.list_downloads()) == n_requests
+    assert [note for note in notes if "anew" in note] == [
+        f"{name} is in the store without its training prompt, so it is made anew" for name in ("sqale", "ready-q4")
+    ]
+    assert pull_model("sqale", prompt=PromptChoice(is_wanted=False)).manifest.prompt_source is None
+
+
 def test_a_base_that_nobody_knows_is_no_error(ready, hub):
     """A note says that the model gets the package's own instructions."""
     hub.cards[READY] = {"base_model": "someone/unknown"}
