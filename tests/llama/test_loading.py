@@ -146,8 +146,14 @@ def test_what_the_progress_callback_raises_reaches_the_caller(qwen_gguf, capfd, 
 def test_ctrl_c_stops_loading(qwen_gguf, capfd, models_in_memory, with_callback):
     """Wherever it finds the main thread: nowhere is it lost in C, and nothing stays in memory."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    record = logging.Handler()
-    record.emit = lambda _: signal.raise_signal(signal.SIGINT)  # llama.cpp writes its first line: it loads
+    record, lines = logging.Handler(), []
+
+    def interrupt(line):
+        lines.append(line)
+        if len(lines) == 1:  # llama.cpp writes its first line: it loads. A second signal could come after the test
+            signal.raise_signal(signal.SIGINT)
+
+    record.emit = interrupt
     logger = logging.getLogger("sqale_edge.llama")
     logger.addHandler(record)
     logger.setLevel(logging.DEBUG)
