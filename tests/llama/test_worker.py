@@ -121,5 +121,5 @@ def test_unknown_types_are_refused_with_the_list():
     with pytest.raises(QuantizationError, match="'Q4' is not a file type") as caught:
         check_file_type("Q4")
     assert "Q4_K_M" in caught.value.hint
-    with pytest.raises(QuantizationError, match="needs an importance matrix"):
+    with pytest.raises(QuantizationError, match="of no use without an importance matrix, and is not offered"):
         check_file_type("iq1_s")
