@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,6 +19,7 @@ from sqale_edge.errors import BenchmarkError
 
 from .files import clip, read_bytes
 from .forms import as_answer
+from .line_file import LineFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -134,7 +134,7 @@ def read_results(path: str | Path, questions: Sequence[Question]) -> Results:
     return results
 
 
-class ResultsFile:
+class ResultsFile(LineFile):
     """A results file that answers are added to. Close it, or use it in a `with` statement.
 
     Args:
@@ -149,50 +149,19 @@ class ResultsFile:
     """
 
     def __init__(self, path: str | Path, run: Run) -> None:
-        self._path = Path(path)
-        found, n_bytes = _read(self._path) if self._path.exists() else (None, 0)
+        path = Path(path)
+        found, n_bytes = _read(path) if path.exists() else (None, 0)
         self.answers = dict(found.answers) if found else {}
         if found:
-            _check_same(self._path, found.run, run)
-        try:
-            self._file = self._path.open("r+b" if self._path.exists() else "xb", buffering=0)
-            self._file.truncate(n_bytes)
-            self._file.seek(n_bytes)
-        except OSError as error:
-            raise self._cannot_write(error) from error
+            _check_same(path, found.run, run)
+        super().__init__(path, n_bytes, hint="name another file with --output")
         if not found:
-            self._write({"form": _FORM, **dataclasses.asdict(run)})
+            self.write({"form": _FORM, **dataclasses.asdict(run)})
 
     def add(self, answer: Answer) -> None:
         """Put `answer` at the end; when this returns it is on the disk. Raises BenchmarkError."""
-        self._write(answer.to_dict())
+        self.write(answer.to_dict())
         self.answers[answer.id] = answer
-
-    def _write(self, record: dict[str, Any]) -> None:
-        line = memoryview(json.dumps(record).encode() + b"\n")
-        try:
-            while line:
-                line = line[self._file.write(line) :]
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise self._cannot_write(error) from error
-
-    def _cannot_write(self, error: OSError) -> BenchmarkError:
-        return BenchmarkError(
-            f"{str(self._path)!r} cannot be written: {error.strerror}",
-            path=self._path,
-            hint="name another file with --output",
-        )
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
 
 
 def _read(path: Path) -> tuple[Results | None, int]:

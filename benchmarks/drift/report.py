@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
+
+from sqale_edge.benchmarks.speed.plots import save_plot
 
 from sqale_edge.errors import BenchmarkError
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-_DPI = 150
 _MIB = 1 << 20
 _LEAST = 1e-9  # nats; where a drawing begins
 _FIGURES = {
@@ -243,10 +243,5 @@ def draw_plot(documents: Sequence[Mapping[str, Any]], path: Path) -> bool:
     logs, machine = chosen[-1]["logs"], chosen[-1]["machine"]
     axes.set_title(f"{logs['n_logs']} episodes, {logs['n_tokens']:,} tokens; {machine['cpu']}", fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        plot.savefig(path, dpi=_DPI)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            path.unlink()
-        raise
+    save_plot(plot, path)
     return True

@@ -21,11 +21,11 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from sqale_edge.benchmarks.files import clip, read_bytes
+from sqale_edge.benchmarks.line_file import LineFile
 
 from sqale_edge.episode import Episode
 from sqale_edge.errors import BenchmarkError
@@ -163,7 +163,7 @@ def _broken(path: Path, line: int, fault: str) -> BenchmarkError:
     return BenchmarkError(f"{str(path)!r}, line {line}: {fault}", path=path, hint="take the line out, and record again")
 
 
-class LogsFile:
+class LogsFile(LineFile):
     """A file that logs are added to. Close it, or use it in a `with` statement.
 
     Args:
@@ -178,46 +178,19 @@ class LogsFile:
     """
 
     def __init__(self, path: str | Path, head: LogsHead) -> None:
-        self._path = Path(path)
-        found = read_logs(self._path) if self._path.exists() and b"\n" in read_bytes(self._path) else None
+        path = Path(path)
+        found = read_logs(path) if path.exists() and b"\n" in read_bytes(path) else None
         if found:
-            _check_same(self._path, found.head, head)
+            _check_same(path, found.head, head)
         self.ids = {*found.logs} if found else set()
-        try:
-            self._file = self._path.open("r+b" if self._path.exists() else "xb", buffering=0)
-            self._file.truncate(found.n_bytes if found else 0)
-            self._file.seek(0, os.SEEK_END)
-        except OSError as error:
-            raise self._cannot_write(error) from error
+        super().__init__(path, found.n_bytes if found else 0)
         if not found:
-            self._write({"form": FORM, **dataclasses.asdict(head)})
+            self.write({"form": FORM, **dataclasses.asdict(head)})
 
     def add(self, log: TokenLog) -> None:
         """Put `log` at the end; when this returns it is on the disk. Raises BenchmarkError."""
-        self._write(log.to_dict())
+        self.write(log.to_dict())
         self.ids.add(log.id)
-
-    def _write(self, record: dict[str, Any]) -> None:
-        line = memoryview(json.dumps(record).encode() + b"\n")
-        try:
-            while line:
-                line = line[self._file.write(line) :]
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise self._cannot_write(error) from error
-
-    def _cannot_write(self, error: OSError) -> BenchmarkError:
-        return BenchmarkError(f"{str(self._path)!r} cannot be written: {error.strerror}", path=self._path)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
 
 
 def _check_same(path: Path, found: LogsHead, wanted: LogsHead) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from matplotlib.figure import Figure
+
 _DPI = 150
 
 
@@ -39,11 +41,16 @@ def draw_plots(document: dict[str, Any], folder: Path) -> list[Path] | None:
         axes.grid(axis="x", alpha=0.3)
         axes.set_title(f"{name}: {document['model']['name']}, {document['machine']['cpu']}", fontsize=9)
         path = folder / f"speed-{name}.png"
-        try:
-            plot.savefig(path, dpi=_DPI)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                path.unlink()
-            raise
+        save_plot(plot, path)
         paths.append(path)
     return paths
+
+
+def save_plot(plot: Figure, path: Path) -> None:
+    """Write a PNG file, whole or not at all."""
+    try:
+        plot.savefig(path, dpi=_DPI)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
