@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -60,12 +61,19 @@ def test_a_killed_pull_goes_on(hub):
 
 def test_two_pulls_at_once_share_the_work(hub):
     """The second says for whom it waits, and finds the model there; each file is downloaded once."""
-    hub.chunk_bytes, hub.delay_s = 50_000, 0.02
-    processes = [start("models", "pull", "sqale") for _ in range(2)]
-    answers = [process.communicate(timeout=WAIT_S) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    assert {out for out, _ in answers} == {f"{read_installed('sqale').path}\n"}
-    assert sum("Note: waiting for process " in err for _, err in answers) == 1
+    is_second_waiting = threading.Event()
+    hub.fault = lambda _path, _answer: is_second_waiting.wait(WAIT_S)  # the first one is at work until then
+    first = start("models", "pull", "sqale")
+    while not hub.list_downloads():
+        assert first.poll() is None
+        time.sleep(0.02)
+    second = start("models", "pull", "sqale")
+    assert f"Note: waiting for process {first.pid}" in second.stderr.readline()
+    is_second_waiting.set()
+    answers = [process.communicate(timeout=WAIT_S) for process in (first, second)]
+    assert [first.returncode, second.returncode] == [0, 0]
+    assert [out for out, _ in answers] == [f"{read_installed('sqale').path}\n"] * 2
+    assert not any("waiting for process" in err for _, err in answers)
     downloads = hub.list_downloads()
     assert len(downloads) == len(set(downloads)) == 9
     assert find_damage(read_installed("sqale")) == []
