@@ -7,26 +7,32 @@ makes a file of every recipe and of the usual file types, measures each, and pri
 same command goes on. `--logs` adds the drift on token logs that `sqale-edge drift record` wrote. `--questions` adds
 execution accuracy: each model is asked them as `sqale-edge eval` does it.
 
-Speed is measured one file after the other, so figures of two files are of two times; `sqale-edge bench` says more.
+Speed is measured in rounds, in which the files take turns, so that a change of the machine's pace meets them all; the
+table has the medians. `sqale-edge bench` says more about one file.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import hashlib
+import itertools
 import json
 import math
+import statistics
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from sqale_edge.errors import BenchmarkError, SqaleEdgeError
 from sqale_edge.new_files import partial_name, put_in_place, write_to_disk
 
 from .asking import ask_questions, describe_run
 from .drift import DriftBench
+from .files import read_bytes
+from .line_file import LineFile
 from .questions import read_questions
 from .results_file import ResultsFile
 from .rules import choose_rules
@@ -43,6 +49,11 @@ if TYPE_CHECKING:
 
 FORM = "sqale-edge quantizations 1"
 TYPES = ("Q8_0", "Q6_K", "Q4_K_M", "Q4_0")
+N_ROUNDS = 3
+SPEEDS = {  # column, and the figure and contender of the benchmark of speed
+    "prefill_tok_per_s": ("prefill at 0", "prefill"),
+    "decode_tok_per_s": ("decode at 0", "decode_grammar"),
+}
 _RESULTS_NAME = "quantizations.jsonl"
 _N_CTX = 4096
 
@@ -59,7 +70,7 @@ class Comparison:
         questions: A file of questions; None measures no accuracy.
         databases: Their folder, as for `eval`.
         n_questions: The first so many of them; None is all.
-        speed_s: Seconds for the speed of each file at the most; 0 measures none.
+        speed_s: Seconds for the speed of each file at the most, all rounds together; 0 measures none.
         threads: For everything; None is the default of each.
         logs: Token logs on which each file is held against the source; None measures no drift.
     """
@@ -78,7 +89,7 @@ class Comparison:
 
 
 class _Records:
-    """The file of what is done. A torn last line is dropped.
+    """The file of what is done. Close it, or use it in a `with` statement.
 
     Attributes:
         head: What the first start said of the source, the machine and the versions.
@@ -86,15 +97,10 @@ class _Records:
     """
 
     def __init__(self, path: Path, head: dict[str, Any]) -> None:
-        self._path = path
-        content = path.read_bytes() if path.exists() else b""
+        content = read_bytes(path) if path.exists() else b""
         n_whole = content.rfind(b"\n") + 1
-        if not n_whole:
-            path.write_bytes(json.dumps(head).encode() + b"\n")
-            self.head, self.records = head, []
-            return
         try:
-            self.head, *self.records = [json.loads(line) for line in content[:n_whole].splitlines()]
+            self.head, *self.records = [json.loads(line) for line in content[:n_whole].splitlines()] or [head]
             same = {key: self.head[key] for key in ("form", "source_sha256", "imatrix_sha256")}
         except (ValueError, LookupError, TypeError) as error:
             raise BenchmarkError(f"{str(path)!r} is damaged", path=path, hint="take another folder") from error
@@ -102,8 +108,9 @@ class _Records:
             raise BenchmarkError(
                 f"{str(path)!r} is about another model or importance matrix", path=path, hint="take another folder"
             )
-        with path.open("r+b") as file:
-            file.truncate(n_whole)
+        self._file = LineFile(path, n_whole, hint="what it has is kept, and the same command goes on")
+        if not n_whole:
+            self._file.write(head)
 
     def find(self, label: str, part: str, key: str) -> dict[str, Any] | None:
         """What was measured of a file that was made in the same way."""
@@ -113,9 +120,14 @@ class _Records:
     def add(self, label: str, part: str, key: str, values: dict[str, Any]) -> None:
         """Keep `values`."""
         record = {"label": label, "part": part, "key": key, "at": now(), "values": values}
-        with self._path.open("ab") as file:
-            file.write(json.dumps(record).encode() + b"\n")
+        self._file.write(record)
         self.records.append(record)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._file.close()
 
 
 def compare_quantizations(comparison: Comparison) -> Iterator[str | dict[str, Any]]:
@@ -133,35 +145,46 @@ def compare_quantizations(comparison: Comparison) -> Iterator[str | dict[str, An
     outputs, left_out = _list_outputs(plan, matrix)
     try:
         plan.folder.mkdir(parents=True, exist_ok=True)
-        head = {
-            "form": FORM,
-            "source": plan.source.name,
-            "source_sha256": _digest(plan.source),
-            "imatrix_sha256": matrix.sha256 if matrix else None,
-            "machine": describe_machine(),
-            "versions": describe_versions(),
-        }
-        records = _Records(plan.folder / _RESULTS_NAME, head)
     except OSError as error:
         raise BenchmarkError(f"{str(plan.folder)!r} cannot be used: {error.strerror}", path=plan.folder) from error
+    head = {
+        "form": FORM,
+        "source": plan.source.name,
+        "source_sha256": _digest(plan.source),
+        "imatrix_sha256": matrix.sha256 if matrix else None,
+        "machine": describe_machine(),
+        "versions": describe_versions(),
+    }
     yield from (f"{label}: left out: {why}" for label, why in left_out.items())
-    rows = []
-    for output in outputs:
-        path = plan.source if output is None else plan.folder / f"{plan.source.stem}-{output.label}.gguf"
-        label = "source" if output is None else output.label
-        row: dict[str, Any] = {"label": label, "file": path.name}
-        key = output.recipe.digest if output and output.recipe else label
-        for part, measure in _list_parts(plan, output, path).items():
+    rows: dict[str, dict[str, Any]] = {}
+    with _Records(plan.folder / _RESULTS_NAME, head) as records:
+        # Part by part, and not file by file: in a round of speed the files take turns.
+        for (part, measure), output in itertools.product(_list_parts(plan).items(), outputs):
+            path = plan.source if output is None else plan.folder / f"{plan.source.stem}-{output.label}.gguf"
+            label = "source" if output is None else output.label
+            key = output.recipe.digest if output and output.recipe else label
             found = records.find(label, part, key)
             # A file that is gone, or that another recipe of this name has replaced, is made again.
             is_lost = part == "file" and found and not (path.exists() and _digest(path) == found["values"]["sha256"])
             if found is None or is_lost:
                 yield f"{label}: {part}"
-                records.add(label, part, key, measure())
+                records.add(label, part, key, measure(output, path))
                 found = records.records[-1]
-            row |= found["values"]
-        rows.append(row)
-    yield records.head | {"rows": rows, "left_out": left_out}
+            _add_to(rows.setdefault(label, {"label": label, "file": path.name}), found["values"])
+        yield records.head | {"rows": [_summarize(row) for row in rows.values()], "left_out": left_out}
+
+
+def _add_to(row: dict[str, Any], values: dict[str, Any]) -> None:
+    """Put `values` into a row; what is measured in rounds becomes a list."""
+    for name, value in values.items():
+        row[name] = [*row.get(name, []), value] if name in SPEEDS else value
+
+
+def _summarize(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with the medians of its rounds, and the rounds beside them."""
+    rounds = {name: values for name, values in row.items() if name in SPEEDS}
+    medians = {name: statistics.median(values) for name, values in rounds.items()}
+    return row | medians | ({"speed_rounds": rounds} if rounds else {})
 
 
 def _list_outputs(plan: Comparison, matrix: Imatrix | None) -> tuple[list[Output | None], dict[str, str]]:
@@ -184,16 +207,17 @@ def _list_outputs(plan: Comparison, matrix: Imatrix | None) -> tuple[list[Output
     return outputs, left_out
 
 
-def _list_parts(plan: Comparison, output: Output | None, path: Path) -> dict[str, Callable[[], dict[str, Any]]]:
-    """What is measured of one file, by its name, in this order."""
-    parts: dict[str, Callable[[], dict[str, Any]]] = {"file": lambda: _make_file(plan, output, path)}
+def _list_parts(plan: Comparison) -> dict[str, Callable[[Output | None, Path], dict[str, Any]]]:
+    """What is measured of each file, by its name, in this order."""
+    parts: dict[str, Callable[[Output | None, Path], dict[str, Any]]] = {"file": functools.partial(_make_file, plan)}
     if plan.speed_s:
-        parts["speed"] = lambda: _measure_speed(plan, path)
+        for number in range(1, N_ROUNDS + 1):
+            parts[f"speed, round {number} of {N_ROUNDS}"] = lambda _, path: _measure_speed(plan, path)
     if plan.questions:
         what = f"{plan.n_questions or 'all'} questions of {plan.questions.name}, {_digest(plan.questions)[:12]}"
-        parts[f"accuracy, {what}"] = lambda: _measure_accuracy(plan, path)
-    if plan.logs and output:
-        parts[f"drift on {plan.logs.name}, {_digest(plan.logs)[:12]}"] = lambda: _measure_drift(plan, path)
+        parts[f"accuracy, {what}"] = lambda _, path: _measure_accuracy(plan, path)
+    if plan.logs:
+        parts[f"drift on {plan.logs.name}, {_digest(plan.logs)[:12]}"] = functools.partial(_measure_drift, plan)
     return parts
 
 
@@ -234,14 +258,13 @@ def _measure_speed(plan: Comparison, path: Path) -> dict[str, Any]:
     from sqale_edge.settings import EngineSettings  # noqa: PLC0415
 
     settings = EngineSettings.from_environment(threads=plan.threads, n_ctx=_N_CTX)
-    bench = Bench(path, settings, Plan(seconds=plan.speed_s, depths=(0,), with_peers=False), only=("decoding",))
-    *_, document = bench.run()
+    speed = Plan(seconds=plan.speed_s / N_ROUNDS, n_rounds=1, depths=(0,), n_prefill=256, n_decode=24, with_peers=False)
+    *_, document = Bench(path, settings, speed, only=("decoding",)).run()
     assert isinstance(document, dict), "the last thing is the document"
     figures = {figure["name"]: figure for figure in document["measurements"]["decoding"]["figures"]}
-    columns = {"prefill_tok_per_s": ("prefill at 0", "prefill"), "decode_tok_per_s": ("decode at 0", "decode_grammar")}
     return {
         column: figures[name]["contenders"][contender]["tok_per_s"]
-        for column, (name, contender) in columns.items()
+        for column, (name, contender) in SPEEDS.items()
         if name in figures
     }
 
@@ -271,8 +294,10 @@ def _measure_accuracy(plan: Comparison, path: Path) -> dict[str, Any]:
     }
 
 
-def _measure_drift(plan: Comparison, path: Path) -> dict[str, Any]:
+def _measure_drift(plan: Comparison, output: Output | None, path: Path) -> dict[str, Any]:
     """Mean KL divergence from the source in nats, of the tokens that a model writes and of all; the same top token."""
+    if output is None:  # it is the source
+        return {}
     from sqale_edge.settings import EngineSettings  # noqa: PLC0415
 
     assert plan.logs, "they are given"
