@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_Z_95 = 1.959963984540054  # two-sided 95 % of the normal distribution
+Z_95 = 1.959963984540054  # two-sided 95 % of the normal distribution
 
 
-def wilson_interval(n_right: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of a share, 0 to 1; all of it if `n` is 0.
+def wilson_interval(n_right: float, n: int) -> tuple[float, float]:
+    """The 95 % interval of a share, 0 to 1; all of it if `n` is 0. `n_right` may be a mean of several counts.
 
     Source: E. B. Wilson, Probable inference, the law of succession, and statistical inference, JASA 22 (1927).
     """
     if not n:
         return 0.0, 1.0
-    share, z2 = n_right / n, _Z_95**2
+    share, z2 = n_right / n, Z_95**2
     middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = _Z_95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    half = Z_95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
