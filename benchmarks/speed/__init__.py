@@ -13,8 +13,8 @@ from .bench import QUICK, Bench, Plan
 from .goals import Goal, list_goals
 from .measurements import NAMES
 from .plots import draw_plots
-from .report import write_markdown
-from .results import append_document, default_results_path
+from .report import write_goals, write_markdown
+from .results import append_document, combine_documents, default_results_path
 from .tune import Tuned, candidate_threads, make_tuning, tune
 
 __all__ = [
@@ -26,10 +26,12 @@ __all__ = [
     "Tuned",
     "append_document",
     "candidate_threads",
+    "combine_documents",
     "default_results_path",
     "draw_plots",
     "list_goals",
     "make_tuning",
     "tune",
+    "write_goals",
     "write_markdown",
 ]

@@ -2,7 +2,7 @@
 
 How each is driven:
 
-- `sqale-edge`: a real `Agent`.
+- `sqale-edge`: a real `Agent`, with instructions as long as trained ones.
 - `llama-cpp-python`: its completion call as most programs would use it: the whole prompt as text each turn, as the chat
   template renders it, which leaves out the thoughts of earlier turns; its own sampler chain and grammar. The log's
   tokens are made certain by a logits processor, whose own time does not count. *Appending* is the best that can be done
@@ -28,9 +28,10 @@ from typing import Any
 
 from sqale_edge.errors import ModelError
 from sqale_edge.grammar import tool_call_grammar
-from sqale_edge.settings import EngineSettings, EpisodeLimits
+from sqale_edge.settings import EngineSettings, EpisodeLimits, PrefixSettings
 from sqale_edge.tools import TOOLS
 
+from .first_prompts import lengthen_prompt
 from .processes import MissingError
 from .token_logs import TokenLog
 
@@ -69,8 +70,11 @@ class Ours:
         # One token is all that is asked for: what counts is how soon it comes.
         limits = EpisodeLimits(tool_turns=0, final_tokens=1)
         start = time.perf_counter()
-        self._agent = Agent.load(model, settings=EngineSettings(**settings), limits=limits)
-        return {"seconds": time.perf_counter() - start}
+        engine = Agent.load(model, settings=EngineSettings(**settings), limits=limits).engine
+        seconds = time.perf_counter() - start
+        engine.info = lengthen_prompt(engine.info, engine.tokenize_pieces)
+        self._agent = Agent(engine, limits=limits, prefixes=PrefixSettings.from_environment())
+        return {"seconds": seconds}
 
     def ask(self, question: str, database: str, prompt: list[int]) -> dict[str, Any]:
         """The first token of an answer."""

@@ -10,10 +10,11 @@ from .contenders import LLAMA_CPP_PYTHON, OURS, SERVER
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_GIB = 1 << 30
 _Q4_0, _Q4_K_M = 2, 15  # Source: enum llama_ftype in llama.h
 _N_PARAMETERS_2B = (1.5e9, 2.5e9)
 _VOTES = {_Q4_0: {4: 3.2, 8: 5.5}, _Q4_K_M: {4: 3.8, 8: 6.5}}  # times one episode
-_MEMORY_BYTES = 1.9 * (1 << 30)
+_MEMORY_GIB = 1.9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,4 +93,4 @@ def _memory(document: dict[str, Any]) -> Iterator[Goal]:
     for figure in _figures(document, "loading"):
         peak = figure["peak_memory_bytes"].get(OURS)
         if peak and is_the_one and settings["n_ctx"] == 16_384:
-            yield Goal("peak memory in bytes", peak["median"], "<=", _MEMORY_BYTES, peak["iqr"])
+            yield Goal("peak memory in GiB", peak["median"] / _GIB, "<=", _MEMORY_GIB, peak["iqr"] / _GIB)

@@ -18,6 +18,7 @@ from .bandwidth import choose_array_bytes, last_cache_bytes, measure_bandwidth
 from .contenders import LLAMA_CPP_PYTHON, OURS, SERVER
 from .decoding import choose_depths, measure_depths
 from .episodes import measure_episodes
+from .first_prompts import lengthen_prompt
 from .measuring import Figure, Ratio, alternate, summarize
 from .peers import Result, child_settings, open_peers, try_log
 from .processes import Child, MissingError
@@ -165,7 +166,7 @@ def _first_prompts(path: Path, questions: tuple[str, ...]) -> list[list[int]]:
 
     model = LlamaModel(path, EngineSettings(gpu_layers="off"), only_vocabulary=True)
     try:
-        protocol = Protocol(model.describe(n_ctx=1))
+        protocol = Protocol(lengthen_prompt(model.describe(n_ctx=1), model.vocabulary.tokenize))
         return [model.vocabulary.tokenize(protocol.first_prompt(question)) for question in questions]
     finally:
         model.close()

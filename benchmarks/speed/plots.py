@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DPI = 150
+_BAR, _SAMPLE = "#9ecae1", "#08519c"
 
 
 def draw_plots(document: dict[str, Any], folder: Path) -> list[Path] | None:
@@ -26,20 +28,23 @@ def draw_plots(document: dict[str, Any], folder: Path) -> list[Path] | None:
     paths = []
     for name, result in document["measurements"].items():
         bars = [
-            (f"{figure['name']}\n{contender}", one["samples_s"])
+            (f"{figure['name']}: {contender}", one["samples_s"])
             for figure in result["figures"]
             for contender, one in figure["contenders"].items()
         ]
         if not bars:
             continue
-        plot = Figure(figsize=(8, 1.2 + 0.45 * len(bars)), layout="constrained")
+        plot = Figure(figsize=(8, 1.2 + 0.3 * len(bars)), layout="constrained")
         axes = plot.subplots()
-        axes.boxplot([samples for _, samples in bars][::-1], orientation="horizontal", widths=0.6)
-        axes.set_yticks(range(1, len(bars) + 1), [label for label, _ in bars][::-1], fontsize=7)
-        axes.set_xlabel("seconds (box: quartiles, line: median)")
+        places = range(len(bars), 0, -1)
+        axes.barh(places, [statistics.median(samples) for _, samples in bars], color=_BAR, height=0.6)
+        for place, (_, samples) in zip(places, bars, strict=True):
+            axes.plot(samples, [place] * len(samples), ".", color=_SAMPLE, markersize=4)
+        axes.set_yticks(places, [label for label, _ in bars], fontsize=7)
+        axes.set_xlabel("seconds (bar: median, points: samples)")
         axes.set_xlim(left=0)
         axes.grid(axis="x", alpha=0.3)
-        axes.set_title(f"{name}: {document['model']['name']}, {document['machine']['cpu']}", fontsize=9)
+        axes.set_title(f"{name}: {document['model']['file']}, {document['machine']['cpu']}", fontsize=9)
         path = folder / f"speed-{name}.png"
         save_plot(plot, path)
         paths.append(path)

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 from .goals import list_goals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _MIB, _GB = 1 << 20, 1e9
+_GOAL_HEAD = ("what", "measured", "goal", "")
 
 
 def write_markdown(document: dict[str, Any]) -> str:
     """The whole document, section by section."""
     parts = [
-        f"## Speed of {document['model']['name']}",
+        f"## Speed of {document['model']['name']}, {document['model']['file']}",
         _head(document),
         *_bandwidth(document),
     ]
@@ -31,6 +32,12 @@ def write_markdown(document: dict[str, Any]) -> str:
         lines = [f"- {one['measurement']}, {one['what']}: {one['why']}" for one in document["skipped"]]
         parts.append("### Left out\n\n" + "\n".join(lines))
     return "\n\n".join(parts) + "\n"
+
+
+def write_goals(documents: Iterable[dict[str, Any]]) -> str:
+    """One table of what is to be reached, for several models."""
+    rows = [[document["model"]["file"], *row] for document in documents for row in _goal_rows(document)]
+    return _table(["file", *_GOAL_HEAD], rows) + "\n"
 
 
 def _head(document: dict[str, Any]) -> str:
@@ -166,8 +173,10 @@ def _loading(document: dict[str, Any]) -> list[str]:
 
 
 def _goals(document: dict[str, Any]) -> list[str]:
-    rows = [
-        [goal.name, f"{goal.value:.3f}", f"{goal.sign} {goal.limit:.3g}", "reached" if goal.is_met else "missed"]
-        for goal in list_goals(document)
-    ]
-    return ["### Goals", _table(["what", "measured", "goal", ""], rows)] if rows else []
+    rows = list(_goal_rows(document))
+    return ["### Goals", _table(_GOAL_HEAD, rows)] if rows else []
+
+
+def _goal_rows(document: dict[str, Any]) -> Iterator[list[str]]:
+    for goal in list_goals(document):
+        yield [goal.name, f"{goal.value:.4g}", f"{goal.sign} {goal.limit:.3g}", "reached" if goal.is_met else "missed"]

@@ -6,11 +6,14 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqale_edge.errors import BenchmarkError
 
 from .surroundings import is_repository
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def default_results_path() -> Path | None:
@@ -36,3 +39,21 @@ def append_document(document: dict[str, Any], path: Path) -> None:
         raise BenchmarkError(
             f"{str(path)!r} cannot be written: {error.strerror}", path=path, hint="name another file with --output"
         ) from error
+
+
+def combine_documents(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One document for each model, machine, build and settings, with the newest result of each measurement.
+
+    What was left out is said of those results alone; `measured_at` is that of the newest.
+    """
+    combined: dict[str, dict[str, Any]] = {}
+    for document in documents:
+        build = {key: value for key, value in document["versions"].items() if key not in ("sqale_edge", "commit")}
+        key = json.dumps([document["model"], document["machine"]["cpu"], build, document["settings"]], sort_keys=True)
+        before = combined.pop(key, {"measurements": {}, "skipped": []})
+        kept = [one for one in before["skipped"] if one["measurement"] not in document["measurements"]]
+        combined[key] = document | {
+            "measurements": before["measurements"] | document["measurements"],
+            "skipped": kept + document["skipped"],
+        }
+    return list(combined.values())
