@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import random
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Self
@@ -142,8 +143,10 @@ def make_log(engine: Engine, shape: Shape, folder: Path) -> TokenLog:
     write_database(path, shape.n_tables)
     calls = [list(map(json.dumps, _calls(shape, turn))) for turn in range(len(shape.turns))]
     thinks = Protocol(engine.info).thinks
-    thought = " ".join(itertools.islice(itertools.cycle(_THOUGHT.split()), shape.thought_words))
-    texts = [(f"{thought}</think>\n\n" if thinks else "") + "\n".join(lines) for lines in calls]
+    texts = [
+        (f"{_think(number, shape.thought_words)}</think>\n\n" if thinks else "") + "\n".join(lines)
+        for number, lines in enumerate(calls)
+    ]
     call_tokens = max(len(engine.tokenize("\n".join(lines), trusted=False)) for lines in calls) + _ROOM
     limits = EpisodeLimits(
         tool_turns=len(texts),
@@ -166,6 +169,13 @@ def make_log(engine: Engine, shape: Shape, folder: Path) -> TokenLog:
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(turns[0].prompt, other, strict=False))
     # The last one is left out: with another question behind it, it might be a part of a longer token.
     return TokenLog(shape.name, turns, max(0, len(list(same)) - 1))
+
+
+def _think(turn: int, n_words: int) -> str:
+    """Filler in another order each turn: no thought is a copy of an earlier one, which drafts would guess."""
+    words = list(itertools.islice(itertools.cycle(_THOUGHT.split()), n_words))
+    random.Random(turn).shuffle(words)  # noqa: S311 - the same on every machine
+    return " ".join(words)
 
 
 def _group(steps: Sequence[Step]) -> Iterator[LogTurn]:
