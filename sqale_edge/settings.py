@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 GpuLayers = int | Literal["auto", "off"]
 
 _MAX_LAYERS = 10_000  # more than any model has
+_N_DRAFT = 8  # more hardly save time, and each takes memory: benchmarks/LOG.md
 MAX_SECONDS = 1_000_000.0
 """A longer wait is more than some platforms can."""
 _KINDS = {
@@ -136,8 +137,9 @@ class EngineSettings(_Settings):
         n_sequences: Sequences that can exist at the same time. Each costs its recurrent state and shares the KV cache's
             cells.
         n_draft: Tokens that are guessed at a time, from the form of tool calls and where the log repeats itself, and
-            evaluated in one step with the next; 0 guesses none. Each takes one more recurrent state. No answer changes
-            but by the last bits of logits.
+            evaluated in one step with the next; 0 guesses none, None takes 8 for a single sequence, and none for
+            several, which fill a step themselves. Each takes one more recurrent state. No answer changes but by the
+            last bits of logits.
         threads: CPU threads for decoding; None takes what `sqale-edge bench --tune` found here, else the cores that
             this process may use.
         threads_batch: The same for prefilling.
@@ -152,7 +154,7 @@ class EngineSettings(_Settings):
     n_ctx: int = 16_384
     n_batch: int = 512
     n_sequences: int = 1
-    n_draft: int = 0
+    n_draft: int | None = None
     threads: int | None = None
     threads_batch: int | None = None
     gpu_layers: GpuLayers = "auto"
@@ -164,7 +166,7 @@ class EngineSettings(_Settings):
         self._require("n_ctx", 64 <= self.n_ctx <= 1 << 20, "from 64 to 1048576")
         self._require("n_batch", 1 <= self.n_batch <= 8192, "from 1 to 8192")
         self._require("n_sequences", 1 <= self.n_sequences <= 64, "from 1 to 64")
-        self._require("n_draft", 0 <= self.n_draft <= 63, "from 0 to 63")
+        self._require("n_draft", self.n_draft is None or 0 <= self.n_draft <= 63, "from 0 to 63")
         for field in ("threads", "threads_batch"):
             n_threads = getattr(self, field)
             self._require(field, n_threads is None or 1 <= n_threads <= 512, "from 1 to 512")
@@ -173,6 +175,13 @@ class EngineSettings(_Settings):
         self._require("gpu_layers", is_word or is_count, f"auto, off or a count from 0 to {_MAX_LAYERS}")
         if not is_word:
             object.__setattr__(self, "gpu_layers", int(self.gpu_layers))
+
+    @property
+    def n_guesses(self) -> int:
+        """What `n_draft` comes to."""
+        if self.n_draft is not None:
+            return self.n_draft
+        return _N_DRAFT if self.n_sequences == 1 else 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

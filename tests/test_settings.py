@@ -21,7 +21,7 @@ RANGES = [
     (EngineSettings, "threads_batch", [None, 1, 512], [0, 513]),
     (EngineSettings, "gpu_layers", ["auto", "off", 0, 99, 10_000], [-1, "all", "", None, True, 1.5, 10_001, 10**30]),
     (EngineSettings, "use_mmap", [False, True], [0, "yes"]),
-    (EngineSettings, "n_draft", [0, 63], [-1, 64, 1.5, None]),
+    (EngineSettings, "n_draft", [0, 63, None], [-1, 64, 1.5]),
     (EngineSettings, "check_memory", [True, False], [0, 1, None, "yes"]),
     (PrefixSettings, "prefix_cache", [False, True], [1, "no", None]),
     (PrefixSettings, "prefix_cache_mib", [0, 1 << 20], [-1, (1 << 20) + 1, 0.5, True, None]),

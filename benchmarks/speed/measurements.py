@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .bench import Bench
 
 N_WORK_PREFILL, N_WORK_DECODE = 600, 8  # more than a batch, and a few single tokens: all buffers are in use
-N_DRAFT = 16
 _QUESTIONS = (  # about equally long
     "How many orders of each customer were delivered in 2023, the customers with most of them first of all?",
     "Which products of each supplier were never ordered in 2024, the most expensive ones at the beginning?",
@@ -221,7 +220,8 @@ def _name_vote(name: str, n: int) -> str:
 
 def measure_drafts(bench: Bench, seconds: float, result: Result) -> None:
     """The same episode with drafted tokens and without, on two engines that take turns."""
-    n_draft, n_ctx = bench.settings.n_draft or N_DRAFT, bench.settings.n_ctx
+    single = dataclasses.replace(bench.settings, n_sequences=1, n_draft=bench.settings.n_draft or None)
+    n_draft, n_ctx = single.n_guesses, bench.settings.n_ctx
     shape = bench.plan.shapes[0]
     guesses = {"n_guessed": 0, "n_guesses_right": 0}
     with (

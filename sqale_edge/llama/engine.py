@@ -93,8 +93,8 @@ class LlamaEngine:
         params.n_ctx = settings.n_ctx * settings.n_sequences
         params.n_batch = params.n_ubatch = settings.n_batch
         params.n_seq_max = settings.n_sequences
-        params.n_outputs_max = max(settings.n_sequences, settings.n_draft + 1)
-        params.n_rs_seq = settings.n_draft  # states to go back to, as far as the last batch goes
+        params.n_outputs_max = max(settings.n_sequences, settings.n_guesses + 1)
+        params.n_rs_seq = settings.n_guesses  # states to go back to, as far as the last batch goes
         params.kv_unified = True  # a fork shares its prefix's cells
         params.n_threads, params.n_threads_batch = self.n_threads, self.n_threads_batch
         params.no_perf = False
@@ -282,7 +282,7 @@ class LlamaEngine:
     def _guess(self, decoding: Decoding) -> list[_Step]:
         """Steps behind the log of the decode's sequence."""
         sequence = decoding.sequence
-        n_room = min(self.info.n_ctx - len(sequence), self._settings.n_batch - 1, self._settings.n_draft)
+        n_room = min(self.info.n_ctx - len(sequence), self._settings.n_batch - 1, self._settings.n_guesses)
         tokens = sequence.guess(decoding, n_room)
         self.n_guessed += len(tokens)
         steps = enumerate(tokens, len(sequence))

@@ -77,7 +77,7 @@ def estimate_memory(metadata: Mapping[str, str], file_bytes: int, settings: Engi
         * (convolution + inner * state_size)
         * _F32
         * settings.n_sequences
-        * (1 + settings.n_draft),
+        * (1 + settings.n_guesses),
         compute_bytes=settings.n_batch * 4 * (number("feed_forward_length") + n_embd) * _F32,
     )
 
