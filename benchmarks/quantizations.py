@@ -56,6 +56,7 @@ SPEEDS = {  # column, and the figure and contender of the benchmark of speed
 }
 _RESULTS_NAME = "quantizations.jsonl"
 _N_CTX = 4096
+_MOST_S = 3600.0  # for a round of a file; what is done in it is fixed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ class Comparison:
         questions: A file of questions; None measures no accuracy.
         databases: Their folder, as for `eval`.
         n_questions: The first so many of them; None is all.
-        speed_s: Seconds for the speed of each file at the most, all rounds together; 0 measures none.
+        speed: Measure it, in rounds; about 30 s for each file and round of a 2B model.
         threads: For everything; None is the default of each.
         logs: Token logs on which each file is held against the source; None measures no drift.
     """
@@ -83,7 +84,7 @@ class Comparison:
     questions: Path | None = None
     databases: Path | None = None
     n_questions: int | None = None
-    speed_s: float = 60.0
+    speed: bool = True
     threads: int | None = None
     logs: Path | None = None
 
@@ -210,7 +211,7 @@ def _list_outputs(plan: Comparison, matrix: Imatrix | None) -> tuple[list[Output
 def _list_parts(plan: Comparison) -> dict[str, Callable[[Output | None, Path], dict[str, Any]]]:
     """What is measured of each file, by its name, in this order."""
     parts: dict[str, Callable[[Output | None, Path], dict[str, Any]]] = {"file": functools.partial(_make_file, plan)}
-    if plan.speed_s:
+    if plan.speed:
         for number in range(1, N_ROUNDS + 1):
             parts[f"speed, round {number} of {N_ROUNDS}"] = lambda _, path: _measure_speed(plan, path)
     if plan.questions:
@@ -258,7 +259,7 @@ def _measure_speed(plan: Comparison, path: Path) -> dict[str, Any]:
     from sqale_edge.settings import EngineSettings  # noqa: PLC0415
 
     settings = EngineSettings.from_environment(threads=plan.threads, n_ctx=_N_CTX)
-    speed = Plan(seconds=plan.speed_s / N_ROUNDS, n_rounds=1, depths=(0,), n_prefill=256, n_decode=24, with_peers=False)
+    speed = Plan(seconds=_MOST_S, n_rounds=1, depths=(0,), n_prefill=256, n_decode=24, with_peers=False)
     *_, document = Bench(path, settings, speed, only=("decoding",)).run()
     assert isinstance(document, dict), "the last thing is the document"
     figures = {figure["name"]: figure for figure in document["measurements"]["decoding"]["figures"]}
@@ -360,7 +361,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--questions", type=Path, metavar="FILE", help="measure execution accuracy, too")
     parser.add_argument("--databases", type=Path, metavar="FOLDER", help="of the questions")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N questions")
-    parser.add_argument("--speed", type=float, default=60.0, metavar="S", help="seconds for each file; 0 for none")
+    parser.add_argument("--no-speed", action="store_true", help="measure no speed")
     parser.add_argument("--threads", type=int, metavar="N")
     parser.add_argument("--json", action="store_true", help="print one JSON document in place of the table")
     given = parser.parse_args(arguments)
@@ -373,7 +374,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         questions=given.questions,
         databases=given.databases,
         n_questions=given.limit,
-        speed_s=given.speed,
+        speed=not given.no_speed,
         threads=given.threads,
         logs=given.logs,
     )

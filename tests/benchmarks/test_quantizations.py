@@ -1,5 +1,6 @@
 """Recipes and file types side by side, on a small model."""
 
+import dataclasses
 import json
 
 import pytest
@@ -13,7 +14,7 @@ from sqale_edge.testing import make_shop
 @pytest.fixture
 def comparison(qwen_gguf, tmp_path):
     """Two files, nothing that takes time."""
-    return Comparison(source=qwen_gguf, folder=tmp_path / "made", quants=("Q8_0",), speed_s=0, threads=1)
+    return Comparison(source=qwen_gguf, folder=tmp_path / "made", quants=("Q8_0",), speed=False, threads=1)
 
 
 def run(comparison):
@@ -60,11 +61,27 @@ def test_what_is_missing_is_done_and_nothing_else(comparison):
         assert [row["sha256"] for row in other["rows"]] == [row["sha256"] for row in document["rows"]]
 
 
+def test_files_take_turns_in_rounds_of_speed(comparison):
+    """Each round measures every file once; the table has the medians, and a second run measures nothing again."""
+    comparison = dataclasses.replace(comparison, recipes=("q4-protected",), speed=True)
+    steps, document = run(comparison)
+    labels = ("source", "Q8_0", "q4-protected")
+    assert steps == [f"{label}: file" for label in labels] + [
+        f"{label}: speed, round {number} of 3" for number in (1, 2, 3) for label in labels
+    ]
+    for row in document["rows"]:
+        for name in ("prefill_tok_per_s", "decode_tok_per_s"):
+            assert len(row["speed_rounds"][name]) == 3
+            assert row[name] == sorted(row["speed_rounds"][name])[1] > 0
+    assert run(comparison)[0] == []
+    assert "| decode tok/s |" in write_table(document)
+
+
 def test_drift_is_measured_on_token_logs(demo_files, logs, tmp_path):
     """Held against the source: a little at Q8_0, more at Q4_0."""
     source = demo_files["BF16"]
     comparison = Comparison(
-        source=source, folder=tmp_path / "made", quants=("Q8_0", "Q4_0"), speed_s=0, threads=1, logs=logs
+        source=source, folder=tmp_path / "made", quants=("Q8_0", "Q4_0"), speed=False, threads=1, logs=logs
     )
     _, document = run(comparison)
     rows = {row["label"]: row for row in document["rows"]}
@@ -86,7 +103,7 @@ def test_accuracy_is_that_of_asking(tmp_path):
         quants=(),
         recipes=("q4-protected",),
         questions=tmp_path / "questions.jsonl",
-        speed_s=0,
+        speed=False,
         threads=1,
     )
     _, document = run(comparison)
@@ -98,7 +115,7 @@ def test_accuracy_is_that_of_asking(tmp_path):
 def test_results_of_another_model_are_not_mixed(comparison, tmp_path):
     """Another source in the same folder is an error, and so is a folder with something else in it."""
     run(comparison)
-    other = Comparison(source=find_model("demo").path, folder=comparison.folder, quants=("Q8_0",), speed_s=0)
+    other = Comparison(source=find_model("demo").path, folder=comparison.folder, quants=("Q8_0",), speed=False)
     with pytest.raises(BenchmarkError, match="is about another model"):
         list(compare_quantizations(other))
     (comparison.folder / "quantizations.jsonl").write_text("nonsense\n")
@@ -111,7 +128,7 @@ def test_results_of_another_model_are_not_mixed(comparison, tmp_path):
 def test_the_command_prints_the_table(qwen_gguf, tmp_path, capsys):
     """stdout has the table or one JSON document, stderr what is being done; an error is one line."""
     options = [str(qwen_gguf), "--folder", str(tmp_path / "made"), "--quant", "Q8_0", "--recipe", "q4-protected"]
-    options += ["--speed", "0", "--threads", "1"]
+    options += ["--no-speed", "--threads", "1"]
     assert main(options) == 0
     out, err = capsys.readouterr()
     assert out.startswith("| | MB | bits a weight | quantized in s |\n|---|---|---|---|\n| source |")
