@@ -44,12 +44,14 @@ def append_document(document: dict[str, Any], path: Path) -> None:
 def combine_documents(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """One document for each model, machine, build and settings, with the newest result of each measurement.
 
-    What was left out is said of those results alone; `measured_at` is that of the newest.
+    What was left out is said of those results alone; `measured_at` is that of the newest. The setting for drafts does
+    not count: the one measurement that drafts says how many.
     """
     combined: dict[str, dict[str, Any]] = {}
     for document in documents:
         build = {key: value for key, value in document["versions"].items() if key not in ("sqale_edge", "commit")}
-        key = json.dumps([document["model"], document["machine"]["cpu"], build, document["settings"]], sort_keys=True)
+        settings = {key: value for key, value in document["settings"].items() if key != "n_draft"}
+        key = json.dumps([document["model"], document["machine"]["cpu"], build, settings], sort_keys=True)
         before = combined.pop(key, {"measurements": {}, "skipped": []})
         kept = [one for one in before["skipped"] if one["measurement"] not in document["measurements"]]
         combined[key] = document | {
