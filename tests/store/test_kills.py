@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -61,15 +60,14 @@ def test_a_killed_pull_goes_on(hub):
 
 def test_two_pulls_at_once_share_the_work(hub):
     """The second says for whom it waits, and finds the model there; each file is downloaded once."""
-    is_second_waiting = threading.Event()
-    hub.fault = lambda _path, _answer: is_second_waiting.wait(WAIT_S)  # the first one is at work until then
+    hub.chunk_bytes, hub.delay_s = 2_000, 0.05  # so slow that the first one is at work until the second one waits
     first = start("models", "pull", "sqale")
     while not hub.list_downloads():
         assert first.poll() is None
         time.sleep(0.02)
     second = start("models", "pull", "sqale")
     assert f"Note: waiting for process {first.pid}" in second.stderr.readline()
-    is_second_waiting.set()
+    hub.delay_s = 0.0
     answers = [process.communicate(timeout=WAIT_S) for process in (first, second)]
     assert [first.returncode, second.returncode] == [0, 0]
     assert [out for out, _ in answers] == [f"{read_installed('sqale').path}\n"] * 2
