@@ -178,10 +178,9 @@ class EngineSettings(_Settings):
 
     @property
     def n_guesses(self) -> int:
-        """What `n_draft` comes to."""
-        if self.n_draft is not None:
-            return self.n_draft
-        return _N_DRAFT if self.n_sequences == 1 else 0
+        """What `n_draft` comes to; llama.cpp ends the process where a step could not hold that and two tokens more."""
+        wanted = (_N_DRAFT if self.n_sequences == 1 else 0) if self.n_draft is None else self.n_draft
+        return min(wanted, max(0, self.n_batch - 2))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,11 @@ def agent(watched):
     return Agent(watched, limits=LIMITS)
 
 
+def count_needed(engine):
+    """Tokens that llama.cpp has evaluated, without drafted ones that were wrong."""
+    return engine.count_evaluated() - (engine.n_guessed - engine.n_guesses_right)
+
+
 def run(agent, database, *, seed=0, question=QUESTION):
     events = list(agent.stream(question, database, seed=seed))
     assert isinstance(events[-1], Finished)
@@ -72,7 +77,7 @@ def test_only_new_tokens_are_evaluated_in_every_turn(agent, watched, shop):
     first.append([1, 2, 3])
     list(first.decode(None, 2, frozenset()))
     first.close()
-    before = watched.count_evaluated()
+    before = count_needed(watched)
     events, episode = run(agent, shop)
     prefills = [event for event in events if isinstance(event, Prefilled)]
     assert len(prefills) == len(episode.turns) > 1
@@ -90,7 +95,7 @@ def test_only_new_tokens_are_evaluated_in_every_turn(agent, watched, shop):
         len(log)
         == episode.turns[-1].usage.n_prompt + episode.turns[-1].usage.n_decoded + episode.turns[-1].usage.n_forced
     )
-    assert watched.count_evaluated() - before in (len(log), len(log) - 1)
+    assert count_needed(watched) - before in (len(log), len(log) - 1)
     assert len(watched.logs) == list_before + 2
 
 

@@ -166,3 +166,19 @@ def test_the_process_environment_is_the_default(monkeypatch):
     """Without an argument, `os.environ` is read."""
     monkeypatch.setenv("SQALE_EDGE_MAX_ROWS", "17")
     assert EpisodeLimits.from_environment().max_rows == 17
+
+
+@pytest.mark.parametrize(
+    ("given", "n_guesses"),
+    [
+        ({}, 8),
+        ({"n_sequences": 2}, 0),
+        ({"n_sequences": 2, "n_draft": 5}, 5),
+        ({"n_draft": 0}, 0),
+        ({"n_batch": 9}, 7),
+        ({"n_batch": 1, "n_draft": 63}, 0),
+    ],
+)
+def test_guesses_are_for_one_sequence_and_fit_into_a_step(given, n_guesses):
+    """8 for a single one, none for several; what is said counts, as far as a step has room for it and two more."""
+    assert EngineSettings(**given).n_guesses == n_guesses

@@ -282,7 +282,7 @@ class LlamaEngine:
     def _guess(self, decoding: Decoding) -> list[_Step]:
         """Steps behind the log of the decode's sequence."""
         sequence = decoding.sequence
-        n_room = min(self.info.n_ctx - len(sequence), self._settings.n_batch - 1, self._settings.n_guesses)
+        n_room = min(self.info.n_ctx - len(sequence), self._settings.n_guesses)
         tokens = sequence.guess(decoding, n_room)
         self.n_guessed += len(tokens)
         steps = enumerate(tokens, len(sequence))

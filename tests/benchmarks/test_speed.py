@@ -153,7 +153,9 @@ def test_a_log_is_what_the_real_loop_makes_of_the_script(engine, log, tmp_path):
     results = engine.detokenize(log.turns[1].prompt).decode()
     with Database.open(tmp_path / "tiny.sqlite") as database:
         assert Toolbox(database).run("list_tables", {}).output in results
-    assert engine.detokenize(log.turns[0].free).decode() == "The question asks for</think>"
+    thoughts = [engine.detokenize(turn.free).decode().removesuffix("</think>") for turn in log.turns]
+    assert [sorted(thought.split()) for thought in thoughts] == [["The", "asks", "for", "question"]] * len(thoughts)
+    assert len(set(thoughts)) == len(thoughts) > 1
     assert engine.detokenize(log.turns[0].grammar).decode() == '\n\n{"tool": "list_tables"}<|im_end|>'
     assert json.loads(engine.detokenize(log.turns[1].grammar))["tool"] == "submit_sql"
 

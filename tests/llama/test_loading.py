@@ -290,7 +290,7 @@ def test_cgroup_quotas_are_read(tmp_path, files, own, quota):
 def test_memory_of_the_2b_shape_is_estimated_from_its_metadata():
     """KV cache and recurrent state of Qwen3.5-2B come out as llama.cpp allocates them.
 
-    12 KiB a token, 19.3 MiB a sequence.
+    12 KiB a token, 19.3 MiB a sequence, and as much for each token that may be drafted.
     """
     shape = {
         "block_count": 24,
@@ -307,10 +307,11 @@ def test_memory_of_the_2b_shape_is_estimated_from_its_metadata():
         "ssm.inner_size": 2048,
     }
     metadata = {"general.architecture": "qwen35"} | {f"qwen35.{key}": str(value) for key, value in shape.items()}
-    estimate = estimate_memory(metadata, 1_280_000_000, EngineSettings(n_ctx=16_384))
-    assert estimate.kv_cache_bytes == 16_384 * 12 * 1024
-    assert estimate.recurrent_state_bytes / 2**20 == pytest.approx(19.27, abs=0.01)
-    assert estimate.total_bytes < 1.9 * 2**30
+    for n_draft, n_states in ((0, 1), (None, 9)):
+        estimate = estimate_memory(metadata, 1_280_000_000, EngineSettings(n_ctx=16_384, n_draft=n_draft))
+        assert estimate.kv_cache_bytes == 16_384 * 12 * 1024
+        assert estimate.recurrent_state_bytes / 2**20 == pytest.approx(n_states * 19.27, abs=0.01)
+        assert estimate.total_bytes < 1.9 * 2**30
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what is left, and makes large files of nothing")
