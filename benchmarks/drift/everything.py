@@ -23,7 +23,7 @@ from sqale_edge.errors import BenchmarkError, Cancelled
 from sqale_edge.settings import EngineSettings
 
 from . import parting
-from .measuring import DriftBench, read_done
+from .measuring import DriftBench, read_documents
 from .parting import compare_logs
 from .recording import describe_recording, record_logs
 from .token_logs import LogsFile, read_logs
@@ -97,15 +97,12 @@ class Run:
         references = yield from self._make_references(logs[base], folder)
         self._check()
         self._bench = DriftBench(logs[base], base, models, references, n_tokens=plan.n_tokens, settings=plan.settings)
-        done = read_done(plan.output)
-        for step in self._bench.run(done):
-            if isinstance(step, dict) and step["key"] not in done:
-                append_document(step, plan.output)
-            yield step
+        yield from self._bench.run_into(plan.output)
+        known = [{**one, "measured_at": ""} for one in read_documents(plan.output, parting.FORM)]
         for path in models:
             yield f"{path.name}: where do its episodes part?"
             document = compare_logs(read_logs(logs[base]), read_logs(logs[path]))
-            if not _is_known(document, plan.output):
+            if {**document, "measured_at": ""} not in known:
                 append_document(document, plan.output)
             yield document
 
@@ -144,9 +141,8 @@ class Run:
         plan = self._plan
         self._check()
         target = folder / f"{path.stem}-{reference_vllm.digest_file(path)[:8]}-seed-{plan.seed}.logs.jsonl"
-        with contextlib.ExitStack() as stack:
-            agent = Agent.load(path, settings=plan.settings, on_progress=lambda _: not self._is_stopped)
-            self._agent = stack.enter_context(agent)
+        with Agent.load(path, settings=plan.settings, on_progress=lambda _: not self._is_stopped) as agent:
+            self._agent = agent
             head = describe_recording(
                 agent,
                 path,
@@ -155,10 +151,10 @@ class Run:
                 seed=plan.seed,
                 should_stop=lambda: self._is_stopped,
             )
-            file = stack.enter_context(LogsFile(target, head))
-            recorded = record_logs(agent, plan.chosen, file, seed=plan.seed, should_stop=lambda: self._is_stopped)
-            for question, log in recorded:
-                yield f"{path.name}: {question.id}, " + (f"{len(log.tokens)} tokens" if log else "not asked")
+            with LogsFile(target, head) as file:
+                recorded = record_logs(agent, plan.chosen, file, seed=plan.seed, should_stop=lambda: self._is_stopped)
+                for question, log in recorded:
+                    yield f"{path.name}: {question.id}, " + (f"{len(log.tokens)} tokens" if log else "not asked")
         self._agent = None
         return target
 
@@ -217,15 +213,3 @@ class Run:
     def _check(self) -> None:
         if self._is_stopped:
             raise Cancelled("the measurement was stopped")
-
-
-def _is_known(document: dict[str, Any], path: Path) -> bool:
-    """Whether the same comparison is in the file already."""
-    with contextlib.suppress(FileNotFoundError):
-        for line in path.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):
-                found = json.loads(line)
-                is_parting = isinstance(found, dict) and found.get("form") == parting.FORM
-                if is_parting and {**found, "measured_at": ""} == {**document, "measured_at": ""}:
-                    return True
-    return False

@@ -221,8 +221,7 @@ def measure(
     Example:
       sqale-edge drift measure logs.jsonl bf16.gguf q8_0.gguf q4_k_m.gguf --reference vllm --reference fp32
     """
-    from sqale_edge.benchmarks.drift import DriftBench, read_done  # noqa: PLC0415 - keeps --help light
-    from sqale_edge.benchmarks.speed.results import append_document  # noqa: PLC0415
+    from sqale_edge.benchmarks.drift import DriftBench  # noqa: PLC0415 - keeps --help light
 
     bench = DriftBench(
         logs,
@@ -233,15 +232,7 @@ def measure(
         settings=_make_settings(gpu_layers, threads),
         n_batch=n_batch,
     )
-    done = read_done(output)
-
-    def work() -> Iterator[str | dict[str, Any]]:
-        for step in bench.run(done):
-            if isinstance(step, dict) and step["key"] not in done:
-                append_document(step, output)
-            yield step
-
-    _show(_show_steps(work, bench.stop), output, plot, as_json=as_json)
+    _show(_show_steps(lambda: bench.run_into(output), bench.stop), output, plot, as_json=as_json)
 
 
 @drift.command()
