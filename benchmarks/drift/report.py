@@ -13,7 +13,7 @@ from .figures import QUANTILES
 from .token_kinds import WRITTEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _MIB = 1 << 20
@@ -90,6 +90,12 @@ def _depends_on(documents: Sequence[Mapping[str, Any]]) -> str:
         if "file" in contender:
             size = f"{contender['file_bytes'] / _MIB:,.1f} MiB"
             lines.append(f"{contender['file']}: {contender['type']}, {size}, SHA-256 {contender['sha256'][:16]}")
+    lines += _list_references(documents)
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _list_references(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each of the references that something was held against, once."""
     references = {
         label: against["about"]
         for document in documents
@@ -99,11 +105,11 @@ def _depends_on(documents: Sequence[Mapping[str, Any]]) -> str:
     for label, about in references.items():
         with_versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
         kept = "all logprobs" if about["top_k"] is None else f"the {about['top_k']} largest logprobs"
-        lines.append(
+        weights = [digest[:16] for name, digest in about["model"]["files"].items() if name != "config.json"]
+        yield (
             f"{label}: {with_versions}; {about['machine']['cpu']}; {kept}; SHA-256 {about['sha256'][:16]}, of weights "
-            + ", ".join(digest[:16] for name, digest in about["model"]["files"].items() if name != "config.json")
+            f"{', '.join(weights)}"
         )
-    return "\n".join(f"- {line}" for line in lines)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -134,6 +134,15 @@ def test_the_writer_goes_on_and_takes_no_other(fp32_copy, logs):
     assert not writer.has(2, [1, 2, 3, 4])
 
 
+@pytest.mark.parametrize(
+    ("wanted", "n_vocab", "kept"),
+    [("auto", 640, None), ("auto", 248_320, 1_000), ("all", 248_320, None), ("20", 640, 20), ("5000", 640, 640)],
+)
+def test_how_many_logprobs_are_kept(wanted, n_vocab, kept):
+    """All of a small vocabulary, a thousand of a large one, or what was asked for, as far as there are so many."""
+    assert reference_vllm.choose_top_k(wanted, n_vocab) == kept
+
+
 def test_the_script_runs_without_this_package(logs, demo_checkpoint, qwen_gguf, tmp_path):
     """Logs of another vocabulary are refused before an engine is loaded; it imports nothing of ours."""
     code = f"""
