@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _SLICE_NUMBERS = 1 << 21  # that are held in float64 at a time, several times over
+_SHIFTS = (-1, 1)
+_MUCH_CLOSER = 0.1  # a neighbour's distribution that is so much closer than a position's own says that rows have moved
+_FAR = 0.05  # nats; below it nothing is told by that
+_N_ALIGNED = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,3 +144,27 @@ def _sum_up(log_p: Array, log_q: Array, rest: Array | float = 0.0) -> Array:
     if not np.isfinite(kl).all():
         raise BenchmarkError("the divergence is infinite: a token that the reference allows has no probability at all")
     return kl
+
+
+def check_aligned(other: Array | Known, logits: Array, tokens: Sequence[int], label: str) -> None:
+    """Raise BenchmarkError where rows lie much closer to their neighbours' than to their own: they have moved."""
+    n_rows = min(len(logits), _N_ALIGNED)
+    if n_rows < 2:
+        return
+    own = _mean_kl(other, logits, tokens, 0, n_rows)
+    if own < _FAR:
+        return
+    for shift in _SHIFTS:
+        if _mean_kl(other, logits, tokens, shift, n_rows) < _MUCH_CLOSER * own:
+            raise BenchmarkError(
+                f"{label}: its positions are shifted by {shift}: row by row it is {own:.3g} nats away, with that shift "
+                f"less than a tenth of it",
+                hint="compute the reference again, in a new folder",
+            )
+
+
+def _mean_kl(other: Array | Known, logits: Array, tokens: Sequence[int], shift: int, n_rows: int) -> float:
+    """Mean divergence where row r of `other` is held against row r + shift of `logits`."""
+    rows = slice(max(0, -shift), n_rows - max(0, shift))
+    moved = logits[rows.start + shift : rows.stop + shift]
+    return float(compare(other[rows], moved, tokens[rows]).kl.mean())

@@ -22,7 +22,7 @@ from sqale_edge.benchmarks.speed.surroundings import describe_machine, describe_
 from sqale_edge.errors import BenchmarkError, Cancelled
 from sqale_edge.settings import EngineSettings
 
-from .distributions import Array, Distances, compare
+from .distributions import Array, Distances, check_aligned, compare
 from .figures import EpisodeDistances, summarize
 from .references import check_same_checkpoint, read_reference
 from .token_logs import choose_logs, read_logs
@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 
 FORM = "sqale-edge drift 1"
 N_BATCH = 64  # positions; at 248,320 ids their logits are 64 MB
-_SHIFTS = (-1, 1)
-_MUCH_CLOSER = 0.1  # a neighbour's distribution that is so much closer than a position's own says that rows have moved
-_FAR = 0.05  # nats; below it nothing is told by that
-_N_ALIGNED = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +219,7 @@ class DriftBench:
             came = log.tokens[start : start + len(logits)]
             for (label, parts), other in zip(found.items(), others, strict=True):
                 if is_first and start == 1:
-                    _check_aligned(other, logits, came, label)
+                    check_aligned(other, logits, came, label)
                 parts.append(compare(other, logits, came))
             start += len(logits)
         kinds = np.array(log.kinds[1:])
@@ -307,30 +303,6 @@ class DriftBench:
 
 def _digest(value: list[Any]) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
-
-
-def _check_aligned(other: Array | Known, logits: Array, tokens: Sequence[int], label: str) -> None:
-    """Raise BenchmarkError where rows lie much closer to their neighbours' than to their own: they have moved."""
-    n_rows = min(len(logits), _N_ALIGNED)
-    if n_rows < 2:
-        return
-    own = _mean_kl(other, logits, tokens, 0, n_rows)
-    if own < _FAR:
-        return
-    for shift in _SHIFTS:
-        if _mean_kl(other, logits, tokens, shift, n_rows) < _MUCH_CLOSER * own:
-            raise BenchmarkError(
-                f"{label}: its positions are shifted by {shift}: row by row it is {own:.3g} nats away, with that shift "
-                f"less than a tenth of it",
-                hint="compute the reference again, in a new folder",
-            )
-
-
-def _mean_kl(other: Array | Known, logits: Array, tokens: Sequence[int], shift: int, n_rows: int) -> float:
-    """Mean divergence where row r of `other` is held against row r + shift of `logits`."""
-    rows = slice(max(0, -shift), n_rows - max(0, shift))
-    moved = logits[rows.start + shift : rows.stop + shift]
-    return float(compare(other[rows], moved, tokens[rows]).kl.mean())
 
 
 def _name_type(file: Mapping[str, Any]) -> str:
