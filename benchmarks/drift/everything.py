@@ -41,12 +41,12 @@ _POLL_S = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Everything:
+class DriftPlan:
     """What is to be measured.
 
     Attributes:
         checkpoint: A Hugging Face folder, or a GGUF file that is not quantized, which has no reference outputs.
-        everything, chosen: All questions of the benchmark, and those to ask.
+        questions, chosen: All of the benchmark, and those to ask.
         folder: For all files that are made.
         output: The file of results, which documents are added to.
         quants: File types that are made of the checkpoint.
@@ -58,7 +58,7 @@ class Everything:
     """
 
     checkpoint: Path
-    everything: Sequence[Question]
+    questions: Sequence[Question]
     chosen: Sequence[Question]
     folder: Path
     output: Path
@@ -70,10 +70,10 @@ class Everything:
     seed: int = 0
 
 
-class Run:
-    """Does it. `steps` is used once; `stop` comes from any thread."""
+class DriftRun:
+    """Does what a plan says. `steps` is used once; `stop` comes from any thread."""
 
-    def __init__(self, plan: Everything) -> None:
+    def __init__(self, plan: DriftPlan) -> None:
         self._plan = plan
         self._is_stopped = False
         self._agent: Agent | None = None
@@ -116,7 +116,7 @@ class Run:
                 files = [("", reference_vllm.digest_file(path))]
             except OSError as error:
                 raise BenchmarkError(f"{str(path)!r} cannot be read: {error.strerror}", path=path) from error
-        asked = [files, digest_questions(self._plan.everything), [one.id for one in self._plan.chosen]]
+        asked = [files, digest_questions(self._plan.questions), [one.id for one in self._plan.chosen]]
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]
 
     def _make_models(self, folder: Path) -> Generator[str, None, tuple[Path, list[Path]]]:
@@ -146,7 +146,7 @@ class Run:
             head = describe_recording(
                 agent,
                 path,
-                plan.everything,
+                plan.questions,
                 settings=plan.settings,
                 seed=plan.seed,
                 should_stop=lambda: self._is_stopped,

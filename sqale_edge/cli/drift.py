@@ -113,13 +113,13 @@ def run(
     Example:
       sqale-edge drift run qwen3.5-2b-grpo-sqale dev.json --sample 50 --vllm vllm-env/bin/python
     """
-    from sqale_edge.benchmarks.drift import QUANTS, Everything, Run  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.benchmarks.drift import QUANTS, DriftPlan, DriftRun  # noqa: PLC0415 - keeps --help light
 
     everything, chosen = _read_questions(questions, databases, n_sample, seed)
     pythons = {name: python for name, python in (("vllm", vllm), ("transformers", transformers)) if python}
-    plan = Everything(
+    plan = DriftPlan(
         checkpoint=checkpoint,
-        everything=everything,
+        questions=everything,
         chosen=chosen,
         folder=folder,
         output=output,
@@ -130,8 +130,8 @@ def run(
         settings=_make_settings(gpu_layers, threads),
         seed=seed,
     )
-    doing = Run(plan)
-    documents = _show_steps(doing.steps, doing.stop)
+    measurement = DriftRun(plan)
+    documents = _show_steps(measurement.steps, measurement.stop)
     _show(documents, output, plot, as_json=as_json)
 
 
