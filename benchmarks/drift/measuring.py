@@ -328,6 +328,6 @@ def read_documents(path: Path, form: str) -> list[dict[str, Any]]:
     found = []
     with contextlib.suppress(FileNotFoundError):
         for line in path.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 found.append(json.loads(line))
     return [document for document in found if isinstance(document, dict) and document.get("form") == form]

@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqale_edge.benchmarks.files import clip, read_text
+from sqale_edge.benchmarks.files import BROKEN_JSON, clip, read_text
 from sqale_edge.benchmarks.reference_vllm import FORM, digest_file
 
 from sqale_edge.errors import BenchmarkError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .distributions import Array
     from .token_logs import LogsHead, TokenLog
 
-_BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError)
+_BROKEN = (OSError, *BROKEN_JSON)
 _ENGINES = {"vllm": "vLLM", "transformers": "transformers"}
 _DTYPES = {"bfloat16": "BF16", "float32": "FP32"}
 _ROUNDING = 1e-3  # nats; logprobs of float32 agree with themselves to 1e-5

@@ -264,12 +264,12 @@ def show(results: Path, *, plot: Path | None) -> None:
     Example:
       sqale-edge drift show drift.jsonl --plot drift.png
     """
-    from sqale_edge.benchmarks.files import read_lines  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.benchmarks.files import BROKEN_JSON, read_lines  # noqa: PLC0415 - keeps --help light
 
     try:
         documents = [json.loads(line) for line in read_lines(results)]
         _show(documents, None, plot, as_json=False)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except BROKEN_JSON as error:
         raise BenchmarkError(
             f"{str(results)!r} is no file of drift results", path=results, hint="make one with sqale-edge drift run"
         ) from error

@@ -97,7 +97,7 @@ def test_another_vocabulary_is_an_error(fp32_copy, logs, key):
         list(read_all(fp32_copy, logs))
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"form": "another"}'])
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"form": "another"}', pytest.param("[" * 100_000, id="nested")])
 def test_what_is_no_reference_is_an_error(tmp_path, logs, text):
     """Also a folder without one."""
     head = read_logs(logs).head
