@@ -246,7 +246,7 @@ def silent():
                 break
         else:
             pytest.skip("this system's queues do not fill")
-        yield "http://127.0.0.1:{1}".format(*listener.getsockname())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def test_cancel_while_connecting(connect, silent):
