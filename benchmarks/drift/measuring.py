@@ -128,7 +128,10 @@ class DriftBench:
         yield from self._compare_references({"machine": machine, "versions": versions}, done)
 
     def run_into(self, output: Path) -> Iterator[str | dict[str, Any]]:
-        """`run`, where each new document is added to a file of results, and what is in that is not measured again."""
+        """`run`, where each new document is added to a file of results, and what is in that is not measured again.
+
+        Raises as `run` does, and BenchmarkError where the file cannot be written.
+        """
         done = read_done(output)
         for step in self.run(done):
             if isinstance(step, dict) and step["key"] not in done:
