@@ -173,16 +173,11 @@ class DriftBench:
             about,
             start,
             {"label": f"llama.cpp {_name_type(file)}", **file, "type": _name_type(file)},
-            {
-                one.label: {"figure": one.figure, "about": one.about, **summarize(found[one.label])}
-                for one in opponents
-            },
+            {one.label: {"figure": one.figure, "about": one.about, **summarize(found[one.label])} for one in opponents},
             shape=shape,
         )
 
-    def _list_opponents(
-        self, stack: contextlib.ExitStack, base: dict[str, Any], *, is_base: bool
-    ) -> list[_Opponent]:
+    def _list_opponents(self, stack: contextlib.ExitStack, base: dict[str, Any], *, is_base: bool) -> list[_Opponent]:
         """Whom a file is held against, the base first; `stack` lets go of it."""
         opponents = []
         if not is_base:

@@ -85,9 +85,7 @@ def imatrix(
     write_out(dump_json(report, indent=2) if as_json else str(output))
 
 
-def _read_logs(
-    transcripts: tuple[Path, ...], file: ModelFile, n_ctx: int, max_tokens: int | None
-) -> list[list[int]]:
+def _read_logs(transcripts: tuple[Path, ...], file: ModelFile, n_ctx: int, max_tokens: int | None) -> list[list[int]]:
     """The token logs, each cut to the context, and together to `max_tokens`."""
     from sqale_edge.llama.model import LlamaModel  # noqa: PLC0415 - keeps --help light
     from sqale_edge.transcripts import read_transcripts  # noqa: PLC0415

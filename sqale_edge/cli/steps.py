@@ -116,9 +116,7 @@ def run_counted(title: str, work: Callable[[], Iterable[int]], stop: Callable[[]
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console, is_terminal = Console(stderr=True), sys.stderr.isatty()
-    bars = Bars(
-        *columns, console=console, transient=True, disable=not is_terminal, speed_estimate_period=_SPEED_S
-    )
+    bars = Bars(*columns, console=console, transient=True, disable=not is_terminal, speed_estimate_period=_SPEED_S)
     with bars, contextlib.closing(iterate_in_background(work, stop)) as steps:
         task = bars.add_task(title, total=total)
         for n_done in steps:

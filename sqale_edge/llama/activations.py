@@ -160,7 +160,7 @@ class ActivationRun:
         params.op_offload = False
         params.cb_eval = self.sums.callback  # kept alive by `sums`
         self._abort_flag.attach_to(params)
-        return bindings.make_context(model, params, self._path, hint="choose a smaller n_ctx (SQALE_EDGE_N_CTX)")
+        return bindings.make_context(model, params, self._path)
 
     def _evaluate(self, context: Any, batch: Any, tokens: Sequence[int], start: int) -> None:
         bindings.fill_batch(batch, tokens, start)

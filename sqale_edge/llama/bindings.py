@@ -134,18 +134,20 @@ class AbortFlag:
         params.abort_callback_data = ctypes.addressof(self._text)
 
 
-def make_context(model: Any, params: Any, path: Path, *, hint: str = "") -> Any:
+def make_context(model: Any, params: Any, path: Path) -> Any:
     """A context of llama.cpp's `model`, which was loaded from `path`; whoever asked for it frees it.
 
     Raises:
-        ModelLoadError: There is none, most likely for want of memory. `hint` says what can be done.
+        ModelLoadError: There is none, most likely for want of memory.
     """
     forget_errors()
     context = llama_cpp.llama_init_from_model(model, params)
     if not context:
         reason = last_error() or "most likely memory does not suffice"
         raise ModelLoadError(
-            f"no context of {params.n_ctx} tokens could be made for {str(path)!r}: {reason}", hint=hint
+            f"no context of {params.n_ctx} tokens could be made for {str(path)!r}: {reason}",
+            hint="free some memory, or choose a smaller n_ctx (SQALE_EDGE_N_CTX); sqale-edge doctor --model FILE says "
+            "what is needed",
         )
     return context
 

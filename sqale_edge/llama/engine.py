@@ -99,12 +99,7 @@ class LlamaEngine:
         params.n_threads, params.n_threads_batch = self.n_threads, self.n_threads_batch
         params.no_perf = False
         self._abort_flag.attach_to(params)
-        return bindings.make_context(
-            self._model.pointer,
-            params,
-            self._model.path,
-            hint="choose a smaller n_ctx (SQALE_EDGE_N_CTX); sqale-edge doctor --model FILE says what is needed",
-        )
+        return bindings.make_context(self._model.pointer, params, self._model.path)
 
     def _make_fingerprint(self) -> str:
         model = self._model
