@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _ENCODINGS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _MAX_DIGITS = 4_000  # Python reads no longer whole number out of text, unless it is told to
 _CLIPPED = 60  # characters of a wrong value that a message shows
+BROKEN_JSON = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # what damaged JSON leads to
 
 
 def read_text(path: Path, *, keep_line_ends: bool = False) -> str:

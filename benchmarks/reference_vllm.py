@@ -113,10 +113,10 @@ class ReferenceWriter:
             made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             _put(self._path, json.dumps({**self._head, "made_at": made_at}, indent=1))
         n_rows, k = len(tokens) - 1, self._head["top_k"]
-        width = k or self._head["n_vocab"]
         arrays: dict[str, Array] = {"tokens": np.asarray(tokens, np.int32), "actual": np.empty(n_rows, np.float32)}
-        ids = np.empty((n_rows, k), np.int32) if k else None
-        stem = self._folder / f"{number:05d}"
+        if k:
+            arrays["ids"] = np.empty((n_rows, k), np.int32)
+        stem, width = self._folder / f"{number:05d}", k or self._head["n_vocab"]
         kept = np.lib.format.open_memmap(f"{stem}.logprobs.npy", mode="w+", dtype=np.float32, shape=(n_rows, width))
         n_done = 0
 
@@ -127,26 +127,24 @@ class ReferenceWriter:
             n_done = end
             actual = arrays["tokens"][start + 1 : end + 1, None]
             arrays["actual"][start:end] = np.take_along_axis(logprobs, actual, axis=1)[:, 0]
-            if ids is None:
-                kept[start:end] = logprobs
-            else:
-                ids[start:end] = top = _find_top(logprobs, ids.shape[1])
+            if k:
+                arrays["ids"][start:end] = top = _find_top(logprobs, k)
                 kept[start:end] = np.take_along_axis(logprobs, top, axis=1)
+            else:
+                kept[start:end] = logprobs
 
         fill(put)
         if n_done != n_rows:
             raise ValueError(f"log {name!r} has {n_done} rows in place of {n_rows}")
         kept.flush()
-        for part, array in (*arrays.items(), *([("ids", ids)] if ids is not None else [])):
+        for part, array in arrays.items():
             np.save(f"{stem}.{part}.npy", array)
-        parts = ("tokens", "actual", "logprobs", *(["ids"] if ids is not None else []))
-        digests = {part: digest_file(Path(f"{stem}.{part}.npy")) for part in parts}
+        digests = {part: digest_file(Path(f"{stem}.{part}.npy")) for part in (*arrays, "logprobs")}
         _put(Path(f"{stem}.json"), json.dumps({"id": name, "n_tokens": len(tokens), "sha256": digests}))
 
 
 def _find_top(logprobs: Array, k: int) -> Array:
     """The ids of the `k` largest of each row, falling; of equal ones the smaller id first."""
-    k = min(k, logprobs.shape[1])
     some = np.sort(np.argpartition(-logprobs, k - 1, axis=1)[:, :k], axis=1)
     order = np.argsort(-np.take_along_axis(logprobs, some, axis=1), axis=1, kind="stable")
     return np.take_along_axis(some, order, axis=1)
@@ -302,11 +300,18 @@ class Transformers:
                 put(start, start + len(logits), self._torch.log_softmax(logits, dim=-1).numpy())
 
 
+def choose_top_k(wanted: str, n_vocab: int) -> int | None:
+    """How many logprobs of each position are kept; None for all. `wanted` is `all`, `auto` or a number."""
+    if wanted == "auto":
+        return None if n_vocab <= _FULL_VOCAB else _USUAL_K
+    return None if wanted == "all" else min(int(wanted), n_vocab)
+
+
 ENGINES: dict[str, type[Vllm | Transformers]] = {"vllm": Vllm, "transformers": Transformers}
 
 
-def main() -> None:
-    """Read the command line and do it."""
+def read_arguments() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description="Compute reference outputs on token logs.")
     parser.add_argument("logs", type=Path)
     parser.add_argument("checkpoint", type=Path, help="a Hugging Face folder")
@@ -315,7 +320,12 @@ def main() -> None:
     parser.add_argument("--top-k", default="auto", help="how many logprobs of a position are kept; all, or auto")
     parser.add_argument("--tokens", type=int, help="take the first logs that have no more than this together")
     parser.add_argument("--threads", type=int)
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Do what the command line says."""
+    arguments = read_arguments()
     # Its own folder is no place to import from: a module there may be called as one of Python's own.
     sys.path[:] = [part for part in sys.path if Path(part or ".").resolve() != Path(__file__).resolve().parent]
     head, logs = read_logs(arguments.logs)
@@ -325,10 +335,7 @@ def main() -> None:
     vocabulary = digest_vocabulary(arguments.checkpoint)
     if vocabulary != head["vocabulary_sha256"]:
         raise SystemExit(f"the logs were made with another vocabulary than that of {arguments.checkpoint}")
-    n_vocab, top_k = head["n_vocab"], arguments.top_k
-    top_k = (
-        (None if n_vocab <= _FULL_VOCAB else _USUAL_K) if top_k == "auto" else None if top_k == "all" else int(top_k)
-    )
+    top_k = choose_top_k(arguments.top_k, head["n_vocab"])
     print(f"{arguments.engine}: {len(logs)} logs, {sum(len(log['tokens']) for log in logs)} tokens", flush=True)  # noqa: T201
     kind = ENGINES[arguments.engine]
     reference: dict[str, Any] = {
@@ -338,7 +345,7 @@ def main() -> None:
         "versions": {"python": platform.python_version(), "numpy": np.__version__},
         "machine": {"cpu": _name_cpu(), "system": platform.platform()},
         "model": describe_checkpoint(arguments.checkpoint),
-        "n_vocab": n_vocab,
+        "n_vocab": head["n_vocab"],
         "vocabulary_sha256": vocabulary,
         "top_k": top_k,
     }
@@ -347,7 +354,7 @@ def main() -> None:
     if not left:
         return
     n_longest = max(len(log["tokens"]) for log in logs)
-    engine = kind(arguments.checkpoint, n_longest, n_vocab, top_k, arguments.threads)
+    engine = kind(arguments.checkpoint, n_longest, head["n_vocab"], top_k, arguments.threads)
     reference["versions"] |= engine.versions
     for number in left:
         start, tokens = time.perf_counter(), logs[number]["tokens"]

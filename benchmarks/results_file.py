@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sqale_edge.episode import Episode, Usage
 from sqale_edge.errors import BenchmarkError
 
-from .files import clip, read_bytes
+from .files import BROKEN_JSON, clip, read_bytes
 from .forms import as_answer
 from .line_file import LineFile
 
@@ -180,7 +180,7 @@ def _read(path: Path) -> tuple[Results | None, int]:
         fields = json.loads(first.decode("ascii"))
         run = Run(**{field.name: fields[field.name] for field in dataclasses.fields(Run)})
         _check_types(run)
-    except _BROKEN as error:
+    except BROKEN_JSON as error:
         raise BenchmarkError(
             f"{str(path)!r}, line 1: this does not say which run it is",
             path=path,
@@ -191,15 +191,12 @@ def _read(path: Path) -> tuple[Results | None, int]:
         try:
             answer = Answer.from_dict(json.loads(line.decode("ascii")))
             _check_types(answer)
-        except _BROKEN as error:
+        except BROKEN_JSON as error:
             raise _broken(path, number, "this is no answer") from error
         if answer.id in answers:
             raise _broken(path, number, f"this is a second answer to {clip(answer.id)}")
         answers[answer.id] = answer
     return Results(run, answers), n_bytes
-
-
-_BROKEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # what damaged JSON leads to
 
 
 def _check_types(value: Run | Answer) -> None:

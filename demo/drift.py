@@ -18,7 +18,7 @@ from pathlib import Path
 from held_out import SEED, write_benchmark
 from restore import restore_folder
 from sqale_edge.benchmarks import read_questions
-from sqale_edge.benchmarks.drift import QUANTS, Everything, Run, draw_plot, write_markdown
+from sqale_edge.benchmarks.drift import QUANTS, DriftPlan, DriftRun, draw_plot, write_markdown
 
 from sqale_edge import EngineSettings
 from sqale_edge.models import find_model
@@ -68,9 +68,9 @@ def main() -> None:
     path = write_questions(arguments.folder / f"questions-{arguments.questions}", arguments.questions)
     questions = read_questions(path)
     pythons = {"vllm": arguments.vllm, "transformers": arguments.transformers}
-    plan = Everything(
+    plan = DriftPlan(
         checkpoint=checkpoint,
-        everything=questions,
+        questions=questions,
         chosen=questions,
         folder=arguments.folder,
         output=arguments.output,
@@ -80,7 +80,7 @@ def main() -> None:
         settings=EngineSettings(n_ctx=4_096, threads=1, threads_batch=1),
     )
     documents = []
-    for step in Run(plan).steps():
+    for step in DriftRun(plan).steps():
         if isinstance(step, str):
             print(step, flush=True)  # noqa: T201
         else:

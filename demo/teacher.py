@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from prompt import CHAT_TEMPLATE, read_metadata
 
-from sqale_edge.engine import Decoding, ModelInfo, Prefill
+from sqale_edge.engine import BaseSequence, Decoding, ModelInfo, Prefill
 from sqale_edge.errors import Cancelled
 from sqale_edge.settings import SamplingSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable
 
     from vocabulary import Vocabulary
 
@@ -104,11 +104,11 @@ class TeacherEngine:
         return [*thought, self.vocabulary.think_close, *text, self.vocabulary.end_token]
 
 
-class TeacherSequence:
+class TeacherSequence(BaseSequence):
     """A token log. `writers` says for each token which turn of the script it is from; None for prompts."""
 
     def __init__(self, engine: TeacherEngine) -> None:
-        self._engine = engine
+        self._engine: TeacherEngine = engine
         self._queue: list[int] = []
         self._n_turns = 0
         self.tokens: list[int] = []
@@ -137,15 +137,8 @@ class TeacherSequence:
         token = self._queue.pop(0)
         self.tokens.append(token)
         self.writers.append(self._n_turns - 1)
-        decoding.n_decoded += 1
-        decoding.is_done = token in decoding.stop or decoding.n_decoded >= decoding.max_tokens
+        decoding.count(token)
         return token
-
-    def decode(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Iterator[int]:
-        """See `TokenSequence`."""
-        decoding = self.start(phase, max_tokens, stop)
-        while not decoding.is_done:
-            yield self.draw(decoding)
 
     def fork(self, seed: int) -> TeacherSequence:
         """See `TokenSequence`; a script is played once."""

@@ -21,6 +21,7 @@ import itertools
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -208,9 +209,9 @@ def test(model: Qwen3_5ForCausalLM, batches: list[Batch]) -> dict[str, float]:
 def train(training: Training) -> None:
     """Learn until all tokens are seen or the process is asked to end."""
     progress, arguments = training.progress, training.arguments
-    is_asked_to_end = [False]
+    end = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: is_asked_to_end.__setitem__(0, True))
+        signal.signal(number, lambda *_: end.set())
     progress.n_runs += 1
     training.save()
     held_out = split_batches(list(itertools.islice(make_lessons(7, "held_out"), _N_TEST)), arguments.batch)
@@ -218,7 +219,7 @@ def train(training: Training) -> None:
     saved_at = logged_at = tested_at = started_at = time.monotonic()
     recent: list[tuple[float, torch.Tensor, torch.Tensor, int]] = []
     with BatchMaker(seed, training.difficulty(), arguments.batch) as maker:
-        while progress.n_tokens < arguments.tokens and not is_asked_to_end[0]:
+        while progress.n_tokens < arguments.tokens and not end.is_set():
             batch = maker.take()
             recent.append((*training.step(batch), batch.n_tokens))
             maker.difficulty[0] = training.difficulty()

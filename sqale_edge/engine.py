@@ -11,6 +11,7 @@ differ in the last bits.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -117,6 +118,14 @@ class Decoding:
     is_done: bool = False
     state: Any = None
 
+    def __post_init__(self) -> None:
+        self.is_done = self.is_done or self.max_tokens < 1
+
+    def count(self, token: int) -> None:
+        """Take note of a token that was drawn."""
+        self.n_decoded += 1
+        self.is_done = token in self.stop or self.n_decoded >= self.max_tokens
+
 
 class TokenSequence(Protocol):
     """An append-only token log with its KV cache and recurrent state."""
@@ -154,6 +163,22 @@ class TokenSequence(Protocol):
 
     def close(self) -> None:
         """Give the sequence's place back. Safe to call twice."""
+
+
+class BaseSequence(abc.ABC):
+    """What the sequences of all engines have in common: `TokenSequence.decode`, with nothing else in the batch."""
+
+    _engine: Any
+
+    @abc.abstractmethod
+    def start(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Decoding:
+        """See `TokenSequence`."""
+
+    def decode(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Iterator[int]:
+        """See `TokenSequence`."""
+        decoding = self.start(phase, max_tokens, stop)
+        while not decoding.is_done:
+            yield from self._engine.decode_batch([decoding])
 
 
 class Engine(Protocol):

@@ -18,12 +18,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sqale_edge.engine import Decoding, ModelInfo, Piece, Prefill
+from sqale_edge.engine import BaseSequence, Decoding, ModelInfo, Piece, Prefill
 from sqale_edge.errors import Cancelled, ContextOverflowError, ModelError
 from sqale_edge.settings import SamplingSettings, check_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from sqale_edge.engine import Grammar
 
@@ -136,11 +136,11 @@ class ScriptedEngine:
             sequence.close()
 
 
-class ScriptedSequence:
+class ScriptedSequence(BaseSequence):
     """A token log that plays the engine's script. `log_text` is the log as text, for assertions."""
 
     def __init__(self, engine: ScriptedEngine, seed: int = 0) -> None:
-        self._engine = engine
+        self._engine: ScriptedEngine = engine
         self._script = engine.script(seed) if callable(engine.script) else engine.script
         self._tokens: list[int] = []
         self._turn = 0
@@ -174,7 +174,7 @@ class ScriptedSequence:
     def start(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Decoding:
         """See `TokenSequence`."""
         self._check()
-        return Decoding(sequence=self, phase=phase, max_tokens=max_tokens, stop=stop, is_done=max_tokens < 1)
+        return Decoding(sequence=self, phase=phase, max_tokens=max_tokens, stop=stop)
 
     def draw(self, decoding: Decoding) -> int:
         """The script's next token."""
@@ -184,8 +184,7 @@ class ScriptedSequence:
         token = self._queue.pop(0)
         self.n_evaluated = len(self._tokens)
         self._tokens.append(token)
-        decoding.n_decoded += 1
-        decoding.is_done = token in decoding.stop or decoding.n_decoded >= decoding.max_tokens
+        decoding.count(token)
         return token
 
     def _begin_turn(self, decoding: Decoding) -> None:
@@ -197,12 +196,6 @@ class ScriptedSequence:
         self._turn += 1
         text = written if isinstance(written, str) else written(self.log_text)
         self._queue = [*self._engine.tokenize(text, trusted=True), _IDS["<|im_end|>"]]
-
-    def decode(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Iterator[int]:
-        """See `TokenSequence`."""
-        decoding = self.start(phase, max_tokens, stop)
-        while not decoding.is_done:
-            yield self.draw(decoding)
 
     def fork(self, seed: int) -> ScriptedSequence:
         """See `TokenSequence`."""

@@ -696,7 +696,7 @@ def test_ctrl_c_while_the_program_is_imported_is_one_line(shop, count_model, int
         main()"""
     command = [sys.executable, "-P", "-c", script, "ask", shop, QUESTION, "-m", count_model]
     done = subprocess.run(command, capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, b"", b"Cancelled.")
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Cancelled.\n")
 
 
 @needs_posix

@@ -77,8 +77,8 @@ def compare_checkpoint(
     python: str = sys.executable,
     timeout_s: float = 10.0,
     should_stop: Callable[[], bool] = lambda: False,
-) -> Iterator[Comparison | Conformance]:
-    """Yield each comparison, and the whole of them last.
+) -> Conformance:
+    """Compare every tool and text.
 
     This RUNS the checkpoint's `sqale_agent.py`, in a process of its own, with this user's rights. It gets copies of the
     databases.
@@ -95,16 +95,10 @@ def compare_checkpoint(
         BenchmarkError: There is no such file, or it cannot be loaded.
         DatabaseOpenError: A database cannot be opened.
     """
-    source = checkpoint / SOURCE_NAME if checkpoint.is_dir() else checkpoint
-    if not source.is_file():
-        raise BenchmarkError(
-            f"there is no {SOURCE_NAME} at {str(source)!r}",
-            path=source,
-            hint="give the folder of a checkpoint that has one, or the file itself",
-        )
+    source = _find_source(checkpoint)
     content = source.read_bytes()
     private = PrivateDirectory()
-    done: list[Comparison] = []
+    comparisons: list[Comparison] = []
     stand_ins: list[str] = []
     try:
         prompt = _read_prompt(content, private.path)
@@ -122,26 +116,25 @@ def compare_checkpoint(
                         should_stop=should_stop,
                     )
                 )
-                stand_ins = reference.stand_ins
                 if number == 0:
-                    yield from _keep(_compare_texts(reference, OwnTexts(prompt)), done)
-                yield from _keep(_compare_tools(reference, database, path), done)
-        yield Conformance(
-            source,
-            hashlib.sha256(content).hexdigest(),
-            tuple(databases),
-            tuple(done),
-            tuple(stand_ins),
-            prompt.notes,
-        )
+                    comparisons += _compare_texts(reference, OwnTexts(prompt))
+                comparisons += _compare_tools(reference, database, path)
+                stand_ins = reference.stand_ins
     finally:
         private.remove()
+    digest = hashlib.sha256(content).hexdigest()
+    return Conformance(source, digest, tuple(databases), tuple(comparisons), tuple(stand_ins), prompt.notes)
 
 
-def _keep(comparisons: Iterator[Comparison], done: list[Comparison]) -> Iterator[Comparison]:
-    for one in comparisons:
-        done.append(one)
-        yield one
+def _find_source(checkpoint: Path) -> Path:
+    source = checkpoint / SOURCE_NAME if checkpoint.is_dir() else checkpoint
+    if not source.is_file():
+        raise BenchmarkError(
+            f"there is no {SOURCE_NAME} at {str(source)!r}",
+            path=source,
+            hint="give the folder of a checkpoint that has one, or the file itself",
+        )
+    return source
 
 
 def _read_prompt(content: bytes, folder: Path) -> TrainingPrompt:

@@ -11,7 +11,7 @@ print(write_markdown(documents))
 ```
 """
 
-from .everything import QUANTS, Everything, Run
+from .everything import QUANTS, DriftPlan, DriftRun
 from .measuring import DriftBench, read_done
 from .parting import compare_logs
 from .recording import describe_recording, record_logs
@@ -22,9 +22,9 @@ from .token_logs import LogsFile, TokenLog, TokenLogs, read_logs
 __all__ = [
     "QUANTS",
     "DriftBench",
-    "Everything",
+    "DriftPlan",
+    "DriftRun",
     "LogsFile",
-    "Run",
     "TokenLog",
     "TokenLogs",
     "compare_logs",

@@ -17,11 +17,32 @@ from sqale_edge.errors import BenchmarkError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .references import Known
-
 Array = np.ndarray[Any, Any]
 
 _SLICE_NUMBERS = 1 << 21  # that are held in float64 at a time, several times over
+_SHIFTS = (-1, 1)
+_MUCH_CLOSER = 0.1  # a neighbour's distribution that is so much closer than a position's own says that rows have moved
+_FAR = 0.05  # nats; below it nothing is told by that
+_N_ALIGNED = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """What a reference knows about some positions, a row each.
+
+    Attributes:
+        logprobs: (n, V) float32 of all ids; or (n, k), the largest ones.
+        ids: (n, k) int32, which those are; None if they are all.
+        actual: (n,) float32, of the token that came.
+    """
+
+    logprobs: Array
+    ids: Array | None
+    actual: Array
+
+    def __getitem__(self, rows: slice) -> Self:
+        ids = None if self.ids is None else self.ids[rows]
+        return dataclasses.replace(self, logprobs=self.logprobs[rows], ids=ids, actual=self.actual[rows])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,18 +91,12 @@ def compare(reference: Array | Known, contender: Array, tokens: Sequence[int]) -
     parts = []
     for start in range(0, len(contender), n_rows):
         rows = slice(start, start + n_rows)
-        if isinstance(reference, np.ndarray):
-            parts.append(_compare_full(reference[rows], contender[rows], np.asarray(tokens[rows])))
-        elif reference.ids is None:
-            parts.append(_compare_full(reference.logprobs[rows], contender[rows], np.asarray(tokens[rows])))
+        known, came = reference[rows], np.asarray(tokens[rows])
+        if isinstance(known, Known) and known.ids is not None:
+            parts.append(_compare_top(known, known.ids, contender[rows], came))
         else:
-            known = dataclasses.replace(
-                reference,
-                logprobs=reference.logprobs[rows],
-                ids=reference.ids[rows],
-                actual=reference.actual[rows],
-            )
-            parts.append(_compare_top(known, contender[rows], np.asarray(tokens[rows])))
+            logprobs = known.logprobs if isinstance(known, Known) else known
+            parts.append(_compare_full(logprobs, contender[rows], came))
     return Distances.join(parts)
 
 
@@ -97,15 +112,14 @@ def _compare_full(reference: Array, contender: Array, tokens: Array) -> Distance
     )
 
 
-def _compare_top(known: Known, contender: Array, tokens: Array) -> Distances:
-    assert known.ids is not None, "it has the largest ones only"
+def _compare_top(known: Known, ids: Array, contender: Array, tokens: Array) -> Distances:
     log_p, log_q = known.logprobs.astype(np.float64), log_softmax(contender)
     total = np.exp(log_p).sum(axis=1, keepdims=True)
     log_p -= np.log(np.maximum(total, 1.0))
-    top_q = np.take_along_axis(log_q, known.ids, axis=1)
+    top_q = np.take_along_axis(log_q, ids, axis=1)
     rest_p = np.maximum(0.0, 1.0 - np.exp(log_p).sum(axis=1))
     others = log_q.copy()
-    np.put_along_axis(others, known.ids, -np.inf, axis=1)
+    np.put_along_axis(others, ids, -np.inf, axis=1)
     rest_q = np.exp(others).sum(axis=1)
     rest_p[rest_q == 0] = 0  # of a k that leaves nothing
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -116,7 +130,7 @@ def _compare_top(known: Known, contender: Array, tokens: Array) -> Distances:
     return Distances(
         kl=_sum_up(log_p, top_q, rest),
         delta_p=np.exp(actual_q) - np.exp(known.actual.astype(np.float64)),
-        is_same=(np.take_along_axis(best_q, known.ids, axis=1) & is_best_p).any(axis=1),
+        is_same=(np.take_along_axis(best_q, ids, axis=1) & is_best_p).any(axis=1),
         is_tied=(is_best_p.sum(axis=1) > 1) | (best_q.sum(axis=1) > 1),
     )
 
@@ -130,3 +144,27 @@ def _sum_up(log_p: Array, log_q: Array, rest: Array | float = 0.0) -> Array:
     if not np.isfinite(kl).all():
         raise BenchmarkError("the divergence is infinite: a token that the reference allows has no probability at all")
     return kl
+
+
+def check_aligned(other: Array | Known, logits: Array, tokens: Sequence[int], label: str) -> None:
+    """Raise BenchmarkError where rows lie much closer to their neighbours' than to their own: they have moved."""
+    n_rows = min(len(logits), _N_ALIGNED)
+    if n_rows < 2:
+        return
+    own = _mean_kl(other, logits, tokens, 0, n_rows)
+    if own < _FAR:
+        return
+    for shift in _SHIFTS:
+        if _mean_kl(other, logits, tokens, shift, n_rows) < _MUCH_CLOSER * own:
+            raise BenchmarkError(
+                f"{label}: its positions are shifted by {shift}: row by row it is {own:.3g} nats away, with that shift "
+                f"less than a tenth of it",
+                hint="compute the reference again, in a new folder",
+            )
+
+
+def _mean_kl(other: Array | Known, logits: Array, tokens: Sequence[int], shift: int, n_rows: int) -> float:
+    """Mean divergence where row r of `other` is held against row r + shift of `logits`."""
+    rows = slice(max(0, -shift), n_rows - max(0, shift))
+    moved = logits[rows.start + shift : rows.stop + shift]
+    return float(compare(other[rows], moved, tokens[rows]).kl.mean())

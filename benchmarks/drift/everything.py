@@ -23,7 +23,7 @@ from sqale_edge.errors import BenchmarkError, Cancelled
 from sqale_edge.settings import EngineSettings
 
 from . import parting
-from .measuring import DriftBench, read_done
+from .measuring import DriftBench, read_documents
 from .parting import compare_logs
 from .recording import describe_recording, record_logs
 from .token_logs import LogsFile, read_logs
@@ -41,12 +41,12 @@ _POLL_S = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Everything:
+class DriftPlan:
     """What is to be measured.
 
     Attributes:
         checkpoint: A Hugging Face folder, or a GGUF file that is not quantized, which has no reference outputs.
-        everything, chosen: All questions of the benchmark, and those to ask.
+        questions, chosen: All of the benchmark, and those to ask.
         folder: For all files that are made.
         output: The file of results, which documents are added to.
         quants: File types that are made of the checkpoint.
@@ -58,7 +58,7 @@ class Everything:
     """
 
     checkpoint: Path
-    everything: Sequence[Question]
+    questions: Sequence[Question]
     chosen: Sequence[Question]
     folder: Path
     output: Path
@@ -70,10 +70,10 @@ class Everything:
     seed: int = 0
 
 
-class Run:
-    """Does it. `steps` is used once; `stop` comes from any thread."""
+class DriftRun:
+    """Does what a plan says. `steps` is used once; `stop` comes from any thread."""
 
-    def __init__(self, plan: Everything) -> None:
+    def __init__(self, plan: DriftPlan) -> None:
         self._plan = plan
         self._is_stopped = False
         self._agent: Agent | None = None
@@ -97,15 +97,12 @@ class Run:
         references = yield from self._make_references(logs[base], folder)
         self._check()
         self._bench = DriftBench(logs[base], base, models, references, n_tokens=plan.n_tokens, settings=plan.settings)
-        done = read_done(plan.output)
-        for step in self._bench.run(done):
-            if isinstance(step, dict) and step["key"] not in done:
-                append_document(step, plan.output)
-            yield step
+        yield from self._bench.run_into(plan.output)
+        known = [{**one, "measured_at": ""} for one in read_documents(plan.output, parting.FORM)]
         for path in models:
             yield f"{path.name}: where do its episodes part?"
             document = compare_logs(read_logs(logs[base]), read_logs(logs[path]))
-            if not _is_known(document, plan.output):
+            if {**document, "measured_at": ""} not in known:
                 append_document(document, plan.output)
             yield document
 
@@ -119,7 +116,7 @@ class Run:
                 files = [("", reference_vllm.digest_file(path))]
             except OSError as error:
                 raise BenchmarkError(f"{str(path)!r} cannot be read: {error.strerror}", path=path) from error
-        asked = [files, digest_questions(self._plan.everything), [one.id for one in self._plan.chosen]]
+        asked = [files, digest_questions(self._plan.questions), [one.id for one in self._plan.chosen]]
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]
 
     def _make_models(self, folder: Path) -> Generator[str, None, tuple[Path, list[Path]]]:
@@ -144,21 +141,20 @@ class Run:
         plan = self._plan
         self._check()
         target = folder / f"{path.stem}-{reference_vllm.digest_file(path)[:8]}-seed-{plan.seed}.logs.jsonl"
-        with contextlib.ExitStack() as stack:
-            agent = Agent.load(path, settings=plan.settings, on_progress=lambda _: not self._is_stopped)
-            self._agent = stack.enter_context(agent)
+        with Agent.load(path, settings=plan.settings, on_progress=lambda _: not self._is_stopped) as agent:
+            self._agent = agent
             head = describe_recording(
                 agent,
                 path,
-                plan.everything,
+                plan.questions,
                 settings=plan.settings,
                 seed=plan.seed,
                 should_stop=lambda: self._is_stopped,
             )
-            file = stack.enter_context(LogsFile(target, head))
-            recorded = record_logs(agent, plan.chosen, file, seed=plan.seed, should_stop=lambda: self._is_stopped)
-            for question, log in recorded:
-                yield f"{path.name}: {question.id}, " + (f"{len(log.tokens)} tokens" if log else "not asked")
+            with LogsFile(target, head) as file:
+                recorded = record_logs(agent, plan.chosen, file, seed=plan.seed, should_stop=lambda: self._is_stopped)
+                for question, log in recorded:
+                    yield f"{path.name}: {question.id}, " + (f"{len(log.tokens)} tokens" if log else "not asked")
         self._agent = None
         return target
 
@@ -217,15 +213,3 @@ class Run:
     def _check(self) -> None:
         if self._is_stopped:
             raise Cancelled("the measurement was stopped")
-
-
-def _is_known(document: dict[str, Any], path: Path) -> bool:
-    """Whether the same comparison is in the file already."""
-    with contextlib.suppress(FileNotFoundError):
-        for line in path.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):
-                found = json.loads(line)
-                is_parting = isinstance(found, dict) and found.get("form") == parting.FORM
-                if is_parting and {**found, "measured_at": ""} == {**document, "measured_at": ""}:
-                    return True
-    return False

@@ -9,48 +9,51 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sqale_edge.benchmarks.speed.results import append_document
 from sqale_edge.benchmarks.speed.surroundings import describe_machine, describe_model, describe_versions, now
 
 from sqale_edge.errors import BenchmarkError, Cancelled
 from sqale_edge.settings import EngineSettings
 
-from .distributions import Array, Distances, compare
+from .distributions import Array, Distances, check_aligned, compare
 from .figures import EpisodeDistances, summarize
 from .references import check_same_checkpoint, read_reference
 from .token_logs import choose_logs, read_logs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from sqale_edge.llama.logits import LogitsModel
 
-    from .references import Known, Reference, ReferenceLog
+    from .distributions import Known
+    from .references import Reference
     from .token_logs import TokenLog
 
 FORM = "sqale-edge drift 1"
 N_BATCH = 64  # positions; at 248,320 ids their logits are 64 MB
-_SHIFTS = (-1, 1)
-_MUCH_CLOSER = 0.1  # a neighbour's distribution that is so much closer than a position's own says that rows have moved
-_FAR = 0.05  # nats; below it nothing is told by that
-_N_ALIGNED = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class _Opponent:
-    """Whom a contender is held against: a GGUF file, or reference outputs."""
+    """Whom a contender is held against: a GGUF file, or reference outputs.
+
+    Attributes:
+        figure: What the distance from it says: `engine`, `quantization`, `end to end`, `exact`.
+        read: What it computes behind each token of a log but the last, `n_batch` positions or fewer at a time.
+    """
 
     label: str
     figure: str
     about: dict[str, Any]
-    model: LogitsModel | None = None
-    reference: Reference | None = None
+    read: Callable[[TokenLog], Iterator[Array | Known]]
 
 
 class DriftBench:
@@ -124,6 +127,17 @@ class DriftBench:
             yield from self._measure_file(path, file, base, {"key": key, "machine": machine, "versions": versions})
         yield from self._compare_references({"machine": machine, "versions": versions}, done)
 
+    def run_into(self, output: Path) -> Iterator[str | dict[str, Any]]:
+        """`run`, where each new document is added to a file of results, and what is in that is not measured again.
+
+        Raises as `run` does, and BenchmarkError where the file cannot be written.
+        """
+        done = read_done(output)
+        for step in self.run(done):
+            if isinstance(step, dict) and step["key"] not in done:
+                append_document(step, output)
+            yield step
+
     def _key(self, contender: str, base: str, versions: Mapping[str, Any]) -> str:
         """What is another one if another result may come out."""
         parts = [
@@ -134,28 +148,16 @@ class DriftBench:
             [self._settings.n_batch, self._settings.threads_batch, self._settings.threads, self._settings.gpu_layers],
             [versions.get("llama_cpp_python"), versions.get("cpu_features")],
         ]
-        return hashlib.sha256(json.dumps([FORM, parts]).encode()).hexdigest()[:32]
+        return _digest([FORM, parts])
 
     def _measure_file(
         self, path: Path, file: dict[str, Any], base: dict[str, Any], about: dict[str, Any]
     ) -> Iterator[str | dict[str, Any]]:
         start = time.perf_counter()
-        is_base = file["sha256"] == base["sha256"]
         with contextlib.ExitStack() as stack:
             yield f"loading {path.name}"
             contender = stack.enter_context(self._load(path))
-            opponents = [
-                _Opponent(
-                    reference.label,
-                    "exact" if reference.is_exact else "engine" if is_base else "end to end",
-                    _describe_reference(reference),
-                    reference=reference,
-                )
-                for reference in self._references
-            ]
-            if not is_base:
-                model = stack.enter_context(self._load(self._paths[0]))
-                opponents.insert(0, _Opponent(f"llama.cpp {_name_type(base)}", "quantization", base, model=model))
+            opponents = self._list_opponents(stack, base, is_base=file["sha256"] == base["sha256"])
             found: dict[str, list[EpisodeDistances]] = {opponent.label: [] for opponent in opponents}
             for number, log in enumerate(self._logs, 1):
                 yield f"{path.name}: log {number} of {len(self._logs)}, {len(log.tokens)} tokens"
@@ -167,39 +169,57 @@ class DriftBench:
                 "offload": contender.offload,
                 "kv_cache": "F16",
             }
-        yield {
+        yield self._make_document(
+            about,
+            start,
+            {"label": f"llama.cpp {_name_type(file)}", **file, "type": _name_type(file)},
+            {one.label: {"figure": one.figure, "about": one.about, **summarize(found[one.label])} for one in opponents},
+            shape=shape,
+        )
+
+    def _list_opponents(self, stack: contextlib.ExitStack, base: dict[str, Any], *, is_base: bool) -> list[_Opponent]:
+        """Whom a file is held against, the base first; `stack` lets go of it."""
+        opponents = []
+        if not is_base:
+            model = stack.enter_context(self._load(self._paths[0]))
+            label = f"llama.cpp {_name_type(base)}"
+            opponents.append(_Opponent(label, "quantization", base, lambda log: model.evaluate(log.tokens[:-1])))
+        for reference in self._references:
+            figure = "exact" if reference.is_exact else "engine" if is_base else "end to end"
+            read = functools.partial(reference.read_blocks, n_rows=self._settings.n_batch)
+            opponents.append(_Opponent(reference.label, figure, _describe_reference(reference), read))
+        return opponents
+
+    def _make_document(
+        self, about: dict[str, Any], start: float, contender: dict[str, Any], against: dict[str, Any], **more: Any
+    ) -> dict[str, Any]:
+        """The figures of a contender whose measurement began at `start`, with all that they depend on."""
+        return {
             "form": FORM,
             **about,
             "measured_at": now(),
             "seconds": round(time.perf_counter() - start, 1),
-            "shape": shape,
+            **more,
             "logs": self._describe_logs(),
-            "contender": {"label": f"llama.cpp {_name_type(file)}", **file, "type": _name_type(file)},
-            "against": {
-                one.label: {"figure": one.figure, "about": one.about, **summarize(found[one.label])}
-                for one in opponents
-            },
+            "contender": contender,
+            "against": against,
         }
 
     def _measure_log(
         self, contender: LogitsModel, opponents: Sequence[_Opponent], log: TokenLog, *, is_first: bool
     ) -> dict[str, EpisodeDistances]:
         """The distances of one log's positions, by the opponent's label."""
-        tokens = log.tokens[:-1]  # behind the last one nothing came
-        opened = {one.label: one.reference.open_log(log) for one in opponents if one.reference}
-        streams = {one.label: one.model.evaluate(tokens) for one in opponents if one.model}
         found: dict[str, list[Distances]] = {one.label: [] for one in opponents}
-        start = 0
-        for logits in contender.evaluate(tokens):
+        blocks = zip(contender.evaluate(log.tokens[:-1]), *(one.read(log) for one in opponents), strict=True)
+        start = 1  # behind the last token nothing came
+        for logits, *others in blocks:
             self.check()
-            end = start + len(logits)
-            came = log.tokens[start + 1 : end + 1]
-            for label, parts in found.items():
-                other = next(streams[label]) if label in streams else _read(opened[label], start, end, label)
-                if is_first and start == 0:
-                    _check_aligned(other, logits, came, label)
+            came = log.tokens[start : start + len(logits)]
+            for (label, parts), other in zip(found.items(), others, strict=True):
+                if is_first and start == 1:
+                    check_aligned(other, logits, came, label)
                 parts.append(compare(other, logits, came))
-            start = end
+            start += len(logits)
         kinds = np.array(log.kinds[1:])
         return {label: EpisodeDistances(Distances.join(parts), kinds) for label, parts in found.items()}
 
@@ -212,35 +232,27 @@ class DriftBench:
                 if not rounded.is_full:
                     yield f"{rounded.label} kept only its likeliest tokens: it is not held against {exact.label}"
                     continue
-                parts = [FORM, [log.sha256 for log in self._logs], rounded.sha256, exact.sha256]
-                key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+                key = _digest([FORM, [log.sha256 for log in self._logs], rounded.sha256, exact.sha256])
                 if key in done:
                     yield done[key]
                     continue
                 yield f"{rounded.label} against {exact.label}"
                 start = time.perf_counter()
                 episodes = [self._compare_log(rounded, exact, log) for log in self._logs]
-                yield {
-                    "form": FORM,
-                    "key": key,
-                    **about,
-                    "measured_at": now(),
-                    "seconds": round(time.perf_counter() - start, 1),
-                    "logs": self._describe_logs(),
-                    "contender": {"label": rounded.label, **_describe_reference(rounded)},
-                    "against": {
-                        exact.label: {"figure": "exact", "about": _describe_reference(exact), **summarize(episodes)}
-                    },
-                }
+                yield self._make_document(
+                    {"key": key, **about},
+                    start,
+                    {"label": rounded.label, **_describe_reference(rounded)},
+                    {exact.label: {"figure": "exact", "about": _describe_reference(exact), **summarize(episodes)}},
+                )
 
     def _compare_log(self, rounded: Reference, exact: Reference, log: TokenLog) -> EpisodeDistances:
-        one, other = rounded.open_log(log), exact.open_log(log)
-        parts, n_rows = [], len(log.tokens) - 1
-        for start in range(0, n_rows, self._settings.n_batch):
+        parts, start = [], 1
+        blocks = (one.read_blocks(log, self._settings.n_batch) for one in (rounded, exact))
+        for one, other in zip(*blocks, strict=True):
             self.check()
-            end = min(start + self._settings.n_batch, n_rows)
-            logprobs = _read(one, start, end, rounded.label).logprobs
-            parts.append(compare(_read(other, start, end, exact.label), logprobs, log.tokens[start + 1 : end + 1]))
+            parts.append(compare(other, one.logprobs, log.tokens[start : start + len(one.logprobs)]))
+            start += len(one.logprobs)
         return EpisodeDistances(Distances.join(parts), np.array(log.kinds[1:]))
 
     def _describe_logs(self) -> dict[str, Any]:
@@ -287,40 +299,8 @@ class DriftBench:
             raise Cancelled("the measurement was stopped")
 
 
-def _read(log: ReferenceLog, start: int, end: int, label: str) -> Known:
-    try:
-        return log.read(start, end)
-    except ValueError as error:
-        raise BenchmarkError(f"{label}: {error}", hint="compute the reference again, in a new folder") from error
-
-
-def _check_aligned(other: Array | Known, logits: Array, tokens: Sequence[int], label: str) -> None:
-    """Raise BenchmarkError where rows lie much closer to their neighbours' than to their own: they have moved."""
-    n_rows = min(len(logits), _N_ALIGNED)
-    if n_rows < 2:
-        return
-    own = _mean_kl(other, logits, tokens, 0, n_rows)
-    if own < _FAR:
-        return
-    for shift in _SHIFTS:
-        if _mean_kl(other, logits, tokens, shift, n_rows) < _MUCH_CLOSER * own:
-            raise BenchmarkError(
-                f"{label}: its positions are shifted by {shift}: row by row it is {own:.3g} nats away, with that shift "
-                f"less than a tenth of it",
-                hint="compute the reference again, in a new folder",
-            )
-
-
-def _mean_kl(other: Array | Known, logits: Array, tokens: Sequence[int], shift: int, n_rows: int) -> float:
-    """Mean divergence where row r of `other` is held against row r + shift of `logits`."""
-    rows = slice(max(0, -shift), n_rows - max(0, shift))
-    moved = logits[rows.start + shift : rows.stop + shift]
-    if isinstance(other, np.ndarray):
-        part: Array | Known = other[rows]
-    else:
-        ids = None if other.ids is None else other.ids[rows]
-        part = dataclasses.replace(other, logprobs=other.logprobs[rows], ids=ids, actual=other.actual[rows])
-    return float(compare(part, moved, tokens[rows]).kl.mean())
+def _digest(value: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
 
 
 def _name_type(file: Mapping[str, Any]) -> str:
@@ -338,11 +318,14 @@ def _describe_reference(reference: Reference) -> dict[str, Any]:
 
 def read_done(path: Path) -> dict[str, dict[str, Any]]:
     """The documents of a results file by their keys; what is no such document is left alone."""
-    found: dict[str, dict[str, Any]] = {}
+    return {document["key"]: document for document in read_documents(path, FORM) if "key" in document}
+
+
+def read_documents(path: Path, form: str) -> list[dict[str, Any]]:
+    """The documents of that form in a results file, which need not be there; what else is in it is left alone."""
+    found = []
     with contextlib.suppress(FileNotFoundError):
         for line in path.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):
-                document = json.loads(line)
-                if isinstance(document, dict) and document.get("form") == FORM and "key" in document:
-                    found[document["key"]] = document
-    return found
+            with contextlib.suppress(ValueError, RecursionError):
+                found.append(json.loads(line))
+    return [document for document in found if isinstance(document, dict) and document.get("form") == form]

@@ -18,6 +18,8 @@ from sqale_edge.errors import BenchmarkError
 from sqale_edge.results import same_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sqale_edge.episode import Episode
 
     from .token_logs import TokenLog, TokenLogs
@@ -49,13 +51,7 @@ def compare_logs(one: TokenLogs, other: TokenLogs) -> dict[str, Any]:
     Raises:
         BenchmarkError: They were not asked the same with the same settings, or have no question in common.
     """
-    for field in ("n_vocab", "vocabulary_sha256", "seed", "questions_sha256", "settings"):
-        if getattr(one.head, field) != getattr(other.head, field):
-            raise BenchmarkError(
-                f"{str(one.path)!r} and {str(other.path)!r} differ in {field}: they cannot be compared",
-                path=other.path,
-                hint="record both with the same questions, seed and settings, from files of one checkpoint",
-            )
+    _check_comparable(one, other)
     both = [key for key in one.logs if key in other.logs]
     if not both:
         raise BenchmarkError(
@@ -90,6 +86,16 @@ def compare_logs(one: TokenLogs, other: TokenLogs) -> dict[str, Any]:
     }
 
 
+def _check_comparable(one: TokenLogs, other: TokenLogs) -> None:
+    for field in ("n_vocab", "vocabulary_sha256", "seed", "questions_sha256", "settings"):
+        if getattr(one.head, field) != getattr(other.head, field):
+            raise BenchmarkError(
+                f"{str(one.path)!r} and {str(other.path)!r} differ in {field}: they cannot be compared",
+                path=other.path,
+                hint="record both with the same questions, seed and settings, from files of one checkpoint",
+            )
+
+
 def compare_log(one: TokenLog, other: TokenLog) -> Parting:
     """Where two episodes about one question part."""
     pairs = itertools.zip_longest(one.tokens, other.tokens)
@@ -107,5 +113,5 @@ def _same_result(one: Episode, other: Episode) -> bool:
     return same_rows(one.rows, other.rows)
 
 
-def _count(values: Any) -> dict[str, int]:
+def _count(values: Iterable[str]) -> dict[str, int]:
     return dict(sorted(collections.Counter(values).items()))

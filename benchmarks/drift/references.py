@@ -12,38 +12,25 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sqale_edge.benchmarks.files import clip, read_text
+from sqale_edge.benchmarks.files import BROKEN_JSON, clip, read_text
 from sqale_edge.benchmarks.reference_vllm import FORM, digest_file
 
 from sqale_edge.errors import BenchmarkError
 
+from .distributions import Known
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from .distributions import Array
     from .token_logs import LogsHead, TokenLog
 
-_BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError)
+_BROKEN = (OSError, *BROKEN_JSON)
 _ENGINES = {"vllm": "vLLM", "transformers": "transformers"}
 _DTYPES = {"bfloat16": "BF16", "float32": "FP32"}
 _ROUNDING = 1e-3  # nats; logprobs of float32 agree with themselves to 1e-5
 _AGAIN = "compute the reference again, in a new folder"
-
-
-@dataclasses.dataclass(frozen=True)
-class Known:
-    """What a reference knows about some positions, a row each.
-
-    Attributes:
-        logprobs: (n, V) float32 of all ids; or (n, k), the largest ones.
-        ids: (n, k) int32, which those are; None if they are all.
-        actual: (n,) float32, of the token that came.
-    """
-
-    logprobs: Array
-    ids: Array | None
-    actual: Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +69,16 @@ class Reference:
             return ReferenceLog.open(self, number, log)
         except _BROKEN as error:
             raise self._wrong(f"cannot be read: log {number}: {error}") from error
+
+    def read_blocks(self, log: TokenLog, n_rows: int) -> Iterator[Known]:
+        """What it says about a log, checked, `n_rows` positions or fewer at a time. Raises BenchmarkError."""
+        opened, n_all = self.open_log(log), len(log.tokens) - 1
+        for start in range(0, n_all, n_rows):
+            try:
+                known = opened.read(start, min(start + n_rows, n_all))
+            except ValueError as error:
+                raise BenchmarkError(f"{self.label}: {error}", hint=_AGAIN) from error
+            yield known
 
     def _wrong(self, fault: str, hint: str = _AGAIN) -> BenchmarkError:
         return BenchmarkError(f"the reference {str(self.folder)!r} {fault}", path=self.folder, hint=hint)

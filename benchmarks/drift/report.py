@@ -13,7 +13,7 @@ from .figures import QUANTILES
 from .token_kinds import WRITTEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _MIB = 1 << 20
@@ -31,13 +31,11 @@ def write_markdown(documents: Sequence[Mapping[str, Any]]) -> str:
 
     Documents of other logs or other bases are not mixed: those of the newest one's count.
     """
-    drift = [one for one in documents if one.get("form") == measuring.FORM]
+    chosen = _choose_drift(documents)
     parted = [one for one in documents if one.get("form") == parting.FORM]
     parts: list[str] = []
-    if drift:
-        newest = drift[-1]["logs"]["sha256"]
-        chosen = _newest([one for one in drift if one["logs"]["sha256"] == newest])
-        parts += [_depends_on(chosen)]
+    if chosen:
+        parts.append(_depends_on(chosen))
         for figure, title in _FIGURES.items():
             rows = [
                 (document, label, against)
@@ -48,25 +46,23 @@ def write_markdown(documents: Sequence[Mapping[str, Any]]) -> str:
             if rows:
                 parts += [f"**{title}**", _table_of_drift(rows), _table_of_kinds(rows)]
     if parted:
-        pairs = _newest_partings(parted)
+        pairs = _keep_newest(parted, lambda one: str([(model["model"], model["sha256"]) for model in one["models"]]))
         parts += ["**Where episodes part**", _table_of_partings(pairs), _recorded_on(pairs)]
     return "\n\n".join(parts) + "\n"
 
 
-def _newest(documents: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The last one of each contender, in the order in which these came first."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for document in documents:
-        contender = document["contender"]
-        found[str(contender["sha256"])] = document
-    return list(found.values())
+def _choose_drift(documents: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of the newest logs the last document of each contender."""
+    drift = [one for one in documents if one.get("form") == measuring.FORM]
+    chosen = [one for one in drift if one["logs"]["sha256"] == drift[-1]["logs"]["sha256"]]
+    return _keep_newest(chosen, lambda one: str(one["contender"]["sha256"]))
 
 
-def _newest_partings(documents: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    found: dict[str, Mapping[str, Any]] = {}
-    for document in documents:
-        found[str([(one["model"], one["sha256"]) for one in document["models"]])] = document
-    return list(found.values())
+def _keep_newest(
+    documents: Iterable[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], str]
+) -> list[Mapping[str, Any]]:
+    """The last document of each key, in the order in which the keys came first."""
+    return list({key(document): document for document in documents}.values())
 
 
 def _depends_on(documents: Sequence[Mapping[str, Any]]) -> str:
@@ -94,6 +90,12 @@ def _depends_on(documents: Sequence[Mapping[str, Any]]) -> str:
         if "file" in contender:
             size = f"{contender['file_bytes'] / _MIB:,.1f} MiB"
             lines.append(f"{contender['file']}: {contender['type']}, {size}, SHA-256 {contender['sha256'][:16]}")
+    lines += _list_references(documents)
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _list_references(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each of the references that something was held against, once."""
     references = {
         label: against["about"]
         for document in documents
@@ -103,11 +105,11 @@ def _depends_on(documents: Sequence[Mapping[str, Any]]) -> str:
     for label, about in references.items():
         with_versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
         kept = "all logprobs" if about["top_k"] is None else f"the {about['top_k']} largest logprobs"
-        lines.append(
+        weights = [digest[:16] for name, digest in about["model"]["files"].items() if name != "config.json"]
+        yield (
             f"{label}: {with_versions}; {about['machine']['cpu']}; {kept}; SHA-256 {about['sha256'][:16]}, of weights "
-            + ", ".join(digest[:16] for name, digest in about["model"]["files"].items() if name != "config.json")
+            f"{', '.join(weights)}"
         )
-    return "\n".join(f"- {line}" for line in lines)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -115,7 +117,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
-def name_contender(document: Mapping[str, Any]) -> str:
+def _name_contender(document: Mapping[str, Any]) -> str:
     """The file's name, or what a reference is called."""
     contender = document["contender"]
     return str(contender.get("file", contender["label"]))
@@ -144,7 +146,7 @@ def _table_of_drift(rows: _Rows) -> str:
         interval = f" ({_nats(kl['low'])} to {_nats(kl['high'])})" if "low" in kl else ""
         lines.append(
             [
-                name_contender(document),
+                _name_contender(document),
                 label,
                 f"{_nats(kl['mean'])}{interval}",
                 *(_nats(kl[name]) for name in ("median", "p99", "p999")),
@@ -167,7 +169,7 @@ def _table_of_kinds(rows: _Rows) -> str:
             kl = against.get(kind, {}).get("kl")
             error = f" ± {_nats(kl['standard_error'])}" if kl and "standard_error" in kl else ""
             cells.append(f"{_nats(kl['mean'])}{error}" if kl else "")
-        lines.append([name_contender(document), label, *cells])
+        lines.append([_name_contender(document), label, *cells])
     return _table(["mean KL of", "against", *kinds], lines)
 
 
@@ -213,14 +215,13 @@ def draw_plot(documents: Sequence[Mapping[str, Any]], path: Path) -> bool:
         BenchmarkError: There are no figures to draw.
         OSError: The file cannot be written.
     """
-    drift = [one for one in documents if one.get("form") == measuring.FORM]
-    if not drift:
+    chosen = _choose_drift(documents)
+    if not chosen:
         raise BenchmarkError("there are no figures of drift to draw", path=path, hint="measure some first")
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - an optional package
     except ImportError:
         return False
-    chosen = _newest([one for one in drift if one["logs"]["sha256"] == drift[-1]["logs"]["sha256"]])
     plot = Figure(figsize=(9, 6), layout="constrained")
     axes = plot.subplots()
     styles = {"engine": ":", "quantization": "-", "end to end": "--", "exact": "-."}
@@ -232,7 +233,7 @@ def draw_plot(documents: Sequence[Mapping[str, Any]], path: Path) -> bool:
                     values,
                     [100 * (1 - share) for share in QUANTILES],
                     styles[against["figure"]],
-                    label=f"{name_contender(document)} against {label}",
+                    label=f"{_name_contender(document)} against {label}",
                 )
     axes.set_xscale("log")
     axes.set_yscale("log")

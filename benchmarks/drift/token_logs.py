@@ -24,7 +24,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from sqale_edge.benchmarks.files import clip, read_bytes
+from sqale_edge.benchmarks.files import BROKEN_JSON, clip, read_bytes
 from sqale_edge.benchmarks.line_file import LineFile
 
 from sqale_edge.episode import Episode
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FORM = "sqale-edge token logs 1"
-_BROKEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # what damaged JSON leads to
 _FREE = ("model", "versions", "machine")  # may differ between two starts of one recording
 
 
@@ -141,7 +140,7 @@ def read_logs(path: str | Path) -> TokenLogs:
         if fields["form"] != FORM:
             raise ValueError("another form")
         head = LogsHead(**{field.name: fields[field.name] for field in dataclasses.fields(LogsHead)})
-    except _BROKEN as error:
+    except BROKEN_JSON as error:
         raise BenchmarkError(
             f"{str(path)!r} is no file of token logs", path=path, hint="make one with sqale-edge drift record"
         ) from error
@@ -149,7 +148,7 @@ def read_logs(path: str | Path) -> TokenLogs:
     for number, line in enumerate(lines[:-1], 2):
         try:
             log = TokenLog.from_dict(json.loads(line))
-        except _BROKEN as error:
+        except BROKEN_JSON as error:
             raise _broken(path, number, "this is no token log") from error
         if log.id in logs:
             raise _broken(path, number, f"this is a second log of {clip(log.id)}")

@@ -44,22 +44,24 @@ class _LazyGroup(click.Group):
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         """As click does it, which prints help here."""
-        with _reader_may_leave():
+        with _person_may_end():
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        with _reader_may_leave():
+        with _person_may_end():
             return super().invoke(ctx)
 
 
 @contextlib.contextmanager
-def _reader_may_leave() -> Iterator[None]:
-    """A reader that has seen enough (`| head`) is no error; click would take it for one."""
+def _person_may_end() -> Iterator[None]:
+    """What click would make more of: a reader that has seen enough (`| head`) is no error, Ctrl-C no empty line."""
     try:
         yield
     except BrokenPipeError:
         raise click.exceptions.Exit(0) from None
+    except KeyboardInterrupt:
+        raise Cancelled("the command was cancelled") from None
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -12,7 +12,7 @@ from sqale_edge.cli import EXIT_NO_ANSWER
 from sqale_edge.cli.answers import FORMATS, format_answer
 from sqale_edge.cli.background import iterate_in_background
 from sqale_edge.cli.candidates import CandidatesView, describe_vote
-from sqale_edge.cli.options import SECONDS, model_options
+from sqale_edge.cli.options import SECONDS, SEED, model_options
 from sqale_edge.cli.session import Session
 from sqale_edge.cli.text import printable, write_out
 from sqale_edge.episode import Noted
@@ -50,7 +50,7 @@ def _check_question(_context: click.Context, _parameter: click.Parameter, value:
 @click.option("--trace", is_flag=True, help="Show thoughts, calls, results and token counts on stderr, live.")
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**64 - 1),
+    type=SEED,
     default=0,
     show_default=True,
     help="The same seed gives the same answer.",

@@ -10,7 +10,7 @@ import click
 
 from sqale_edge.cli import EXIT_ERROR
 from sqale_edge.cli.listening import listening
-from sqale_edge.cli.options import PATH
+from sqale_edge.cli.options import PATH, json_option
 from sqale_edge.cli.text import dump_json, printable, write_out
 from sqale_edge.errors import BundleError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from sqale_edge.bundle.installer.contents import Contents
     from sqale_edge.store.steps import Listener
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 _digest = click.option(
     "--digest", metavar="SHA256", help="The bundle's digest, as its maker says it is; another bundle is refused."
 )
@@ -66,7 +65,7 @@ def bundle() -> None:
 )
 @click.option("--offline", is_flag=True, help="Download no wheels, also for another platform.")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle of that name.")
-@_json
+@json_option
 def create(
     *,
     output: Path | None,
@@ -115,7 +114,7 @@ def create(
 @bundle.command()
 @click.argument("path", type=PATH, metavar="BUNDLE")
 @_digest
-@_json
+@json_option
 def verify(path: Path, *, digest: str | None, as_json: bool) -> int:
     """Read every byte of BUNDLE, a folder or a zip, and print its digest; exit code 1 if anything is wrong.
 
@@ -155,7 +154,7 @@ def verify(path: Path, *, digest: str | None, as_json: bool) -> int:
 @_digest
 @click.option("--no-models", is_flag=True, help="Install the program alone.")
 @click.option("--models-only", is_flag=True, help="Put the models into this user's store, and install no program.")
-@_json
+@json_option
 def install(
     path: Path, *, venv: Path | None, digest: str | None, no_models: bool, models_only: bool, as_json: bool
 ) -> None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from sqale_edge.benchmarks.conformance import Conformance, compare_checkpoint, read_adapter, show_report
+from sqale_edge.benchmarks.conformance import compare_checkpoint, read_adapter, show_report
 from sqale_edge.cli import EXIT_NO_ANSWER
 from sqale_edge.cli.background import iterate_in_background
 from sqale_edge.cli.options import PATH, SECONDS
 from sqale_edge.cli.text import dump_json, printable, write_out
-from sqale_edge.errors import Cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sqale_edge.benchmarks.conformance import Comparison
+    from sqale_edge.benchmarks.conformance import Conformance
 
 
 @click.command()
@@ -69,18 +67,12 @@ def conformance(
         nonlocal is_stopped
         is_stopped = True
 
-    def work() -> Iterator[Comparison | Conformance]:
-        return compare_checkpoint(
+    def work() -> Iterator[Conformance]:
+        yield compare_checkpoint(
             checkpoint, db, adapter=expressions, python=python, timeout_s=timeout, should_stop=lambda: is_stopped
         )
 
-    report: Conformance | None = None
-    with contextlib.closing(iterate_in_background(work, stop)) as steps:
-        for step in steps:
-            if isinstance(step, Conformance):
-                report = step
-    if report is None:
-        raise Cancelled("the comparison was cancelled")
+    (report,) = iterate_in_background(work, stop)
     write_out(
         dump_json(report.to_dict(), indent=2) if as_json else printable(show_report(report, is_complete=is_complete))
     )

@@ -124,36 +124,28 @@ def convert(
       sqale-edge convert --list-recipes
       sqale-edge convert --verify sqale.gguf
     """
-    from sqale_edge.convert import convert_checkpoint, verify_file  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.convert import convert_checkpoint  # noqa: PLC0415 - keeps --help light
     from sqale_edge.convert.outputs import check_target, list_outputs  # noqa: PLC0415
 
     if list_recipes:
-        if unused := _list_given() - {"--list-recipes", "--json"}:
-            raise click.UsageError(f"--list-recipes converts nothing: leave out {', '.join(sorted(unused))}")
+        _check_alone("--list-recipes")
         _show_recipes(as_json=as_json)
         return
     if (checkpoint is None) == (verify is None):
         raise click.UsageError("give either a CHECKPOINT to convert, or --verify FILE, or --list-recipes")
-    console = Console(stderr=True)
     if verify is not None:
-        if unused := _list_given() - {"--verify", "--json"}:
-            raise click.UsageError(f"--verify converts nothing: leave out {', '.join(sorted(unused))}")
-        try:
-            verification = verify_file(verify)
-        except ConversionError as error:
-            error.hint = error.hint or "convert or download it again"
-            raise
-        _print(dataclasses.asdict(verification), _describe_file(str(verify), verification), as_json=as_json)
+        _check_alone("--verify")
+        _verify(verify, as_json=as_json)
         return
-    assert checkpoint is not None
+    assert checkpoint is not None, "one of the two was given"
     if output is None:
         raise click.UsageError("give the output with -o FILE")
-    quants = quant or None
-    recipes = recipe or None
+    quants, recipes = quant or None, recipe or None
     try:
         check_target(output, [each.label for each in list_outputs(quants, recipes)])
     except ConversionError as error:
         raise click.UsageError(_one_line(error)) from error
+    console = Console(stderr=True)
     steps = Steps(console)
     with end_requests_handled(steps.end), steps:
         conversion = convert_checkpoint(
@@ -191,13 +183,27 @@ def _show_recipes(*, as_json: bool) -> None:
     write_out(f"{render_table(table, _WIDTH)}\nWithout --recipe: --quant {DEFAULT_QUANT}, llama.cpp's own mix")
 
 
-def _list_given() -> set[str]:
-    """The options on the command line, in their long forms."""
+def _check_alone(option: str) -> None:
+    """Raise for options beside `option`, with which nothing is converted."""
     context = click.get_current_context()
-    sources = {
-        parameter.opts[-1]: context.get_parameter_source(parameter.name or "") for parameter in context.command.params
+    given = {
+        parameter.opts[-1]
+        for parameter in context.command.params
+        if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
     }
-    return {option for option, source in sources.items() if source is ParameterSource.COMMANDLINE}
+    if unused := given - {option, "--json"}:
+        raise click.UsageError(f"{option} converts nothing: leave out {', '.join(sorted(unused))}")
+
+
+def _verify(path: Path, *, as_json: bool) -> None:
+    from sqale_edge.convert import verify_file  # noqa: PLC0415 - keeps --help light
+
+    try:
+        verification = verify_file(path)
+    except ConversionError as error:
+        error.hint = error.hint or "convert or download it again"
+        raise
+    _print(dataclasses.asdict(verification), _describe_file(str(path), verification), as_json=as_json)
 
 
 def _one_line(error: SqaleEdgeError) -> str:

@@ -5,24 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sqale_edge.cli.background import iterate_in_background
-from sqale_edge.cli.options import PATH, engine_options
+from sqale_edge.cli.options import PATH, SEED, databases_option, engine_options, join_options
+from sqale_edge.cli.session import Session
 from sqale_edge.cli.text import dump_json, printable, write_out
 from sqale_edge.errors import BenchmarkError, Cancelled
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from sqale_edge.benchmarks import Question
     from sqale_edge.settings import EngineSettings, GpuLayers
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-_DEFAULT_RESULTS = "benchmarks/results/drift.jsonl"
 
 
 @click.group()
@@ -37,56 +35,35 @@ def drift() -> None:
     """
 
 
-def _question_options(command: F) -> F:
-    """Which questions are asked."""
-    for option in (
-        click.option(
-            "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="Of every episode."
-        ),
-        click.option("--sample", "n_sample", type=click.IntRange(1), metavar="N", help="Ask N of them, by chance."),
-        click.option(
-            "--databases",
-            type=PATH,
-            metavar="PATH",
-            help="The folder with the databases, or the one database. [default: beside QUESTIONS]",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def _output_options(command: F) -> F:
-    """Where figures go."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print the documents as JSON lines, not tables."),
-        click.option(
-            "-o",
-            "--output",
-            type=PATH,
-            metavar="FILE",
-            default=Path("drift.jsonl"),
-            show_default=True,
-            help="Add the figures to FILE, as lines of JSON; what is in it is not measured again.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def _plot_option(command: F) -> F:
-    return click.option(
-        "--plot", type=PATH, metavar="FILE", help="Draw the figures into FILE, as PNG; needs matplotlib."
-    )(command)
-
-
-def _tokens_option(command: F) -> F:
-    return click.option(
-        "--tokens",
-        "n_tokens",
-        type=click.IntRange(2),
-        metavar="N",
-        help="Measure the first logs that have no more than N tokens together. [default: all]",
-    )(command)
+# Which questions are asked.
+_question_options = join_options(
+    databases_option,
+    click.option("--sample", "n_sample", type=click.IntRange(1), metavar="N", help="Ask N of them, by chance."),
+    click.option("--seed", type=SEED, default=0, show_default=True, help="Of every episode."),
+)
+# Where figures go.
+_output_options = join_options(
+    click.option(
+        "-o",
+        "--output",
+        type=PATH,
+        metavar="FILE",
+        default=Path("drift.jsonl"),
+        show_default=True,
+        help="Add the figures to FILE, as lines of JSON; what is in it is not measured again.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the documents as JSON lines, not tables."),
+)
+_plot_option = click.option(
+    "--plot", type=PATH, metavar="FILE", help="Draw the figures into FILE, as PNG; needs matplotlib."
+)
+_tokens_option = click.option(
+    "--tokens",
+    "n_tokens",
+    type=click.IntRange(2),
+    metavar="N",
+    help="Measure the first logs that have no more than N tokens together. [default: all]",
+)
 
 
 @drift.command()
@@ -136,13 +113,13 @@ def run(
     Example:
       sqale-edge drift run qwen3.5-2b-grpo-sqale dev.json --sample 50 --vllm vllm-env/bin/python
     """
-    from sqale_edge.benchmarks.drift import QUANTS, Everything, Run  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.benchmarks.drift import QUANTS, DriftPlan, DriftRun  # noqa: PLC0415 - keeps --help light
 
     everything, chosen = _read_questions(questions, databases, n_sample, seed)
     pythons = {name: python for name, python in (("vllm", vllm), ("transformers", transformers)) if python}
-    plan = Everything(
+    plan = DriftPlan(
         checkpoint=checkpoint,
-        everything=everything,
+        questions=everything,
         chosen=chosen,
         folder=folder,
         output=output,
@@ -153,8 +130,8 @@ def run(
         settings=_make_settings(gpu_layers, threads),
         seed=seed,
     )
-    doing = Run(plan)
-    documents = _show_steps(doing.steps, doing.stop)
+    measurement = DriftRun(plan)
+    documents = _show_steps(measurement.steps, measurement.stop)
     _show(documents, output, plot, as_json=as_json)
 
 
@@ -181,35 +158,28 @@ def record(
     Example:
       sqale-edge drift record dev.json --databases dev_databases --sample 50 --model sqale -o logs.jsonl
     """
-    from sqale_edge.agent import Agent  # noqa: PLC0415 - keeps --help light
     from sqale_edge.benchmarks.drift import LogsFile, describe_recording, record_logs  # noqa: PLC0415
-    from sqale_edge.models import find_model  # noqa: PLC0415
+    from sqale_edge.models import find_model  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.settings import EpisodeLimits  # noqa: PLC0415
 
     everything, chosen = _read_questions(questions, databases, n_sample, seed)
     settings = _make_settings(gpu_layers, threads)
     path = find_model(model).path
-    is_stopped = False
-    loaded: list[Agent] = []
+    session = Session(model, settings, EpisodeLimits.from_environment(), no_prefix_cache=False)
 
-    def stop() -> None:
-        nonlocal is_stopped
-        is_stopped = True
-        for agent in loaded:
-            agent.cancel()
+    def is_stopped() -> bool:
+        return session.is_stopped
 
     def work() -> Iterator[str]:
         yield f"loading {path.name}"
-        with Agent.load(model, settings=settings, on_progress=lambda _: not is_stopped) as agent:
-            loaded.append(agent)
-            head = describe_recording(
-                agent, path, everything, settings=settings, seed=seed, should_stop=lambda: is_stopped
-            )
+        with session.load_agent() as agent:
+            head = describe_recording(agent, path, everything, settings=settings, seed=seed, should_stop=is_stopped)
             with LogsFile(output, head) as file:
-                for question, log in record_logs(agent, chosen, file, seed=seed, should_stop=lambda: is_stopped):
+                for question, log in record_logs(agent, chosen, file, seed=seed, should_stop=is_stopped):
                     what = f"{len(log.tokens)} tokens" if log else "not asked: too long, or no database"
                     yield f"{len(file.ids)} of {len(chosen)}: {question.id}, {what}"
 
-    _show_steps(work, stop)
+    _show_steps(work, session.stop)
 
 
 @drift.command()
@@ -251,8 +221,7 @@ def measure(
     Example:
       sqale-edge drift measure logs.jsonl bf16.gguf q8_0.gguf q4_k_m.gguf --reference vllm --reference fp32
     """
-    from sqale_edge.benchmarks.drift import DriftBench, read_done  # noqa: PLC0415 - keeps --help light
-    from sqale_edge.benchmarks.speed.results import append_document  # noqa: PLC0415
+    from sqale_edge.benchmarks.drift import DriftBench  # noqa: PLC0415 - keeps --help light
 
     bench = DriftBench(
         logs,
@@ -263,15 +232,7 @@ def measure(
         settings=_make_settings(gpu_layers, threads),
         n_batch=n_batch,
     )
-    done = read_done(output)
-
-    def work() -> Iterator[str | dict[str, Any]]:
-        for step in bench.run(done):
-            if isinstance(step, dict) and step["key"] not in done:
-                append_document(step, output)
-            yield step
-
-    _show(_show_steps(work, bench.stop), output, plot, as_json=as_json)
+    _show(_show_steps(lambda: bench.run_into(output), bench.stop), output, plot, as_json=as_json)
 
 
 @drift.command()
@@ -294,7 +255,7 @@ def part(one: Path, other: Path, *, output: Path, as_json: bool) -> None:
 
 
 @drift.command()
-@click.argument("results", type=PATH, default=Path(_DEFAULT_RESULTS))
+@click.argument("results", type=PATH, default=Path("benchmarks/results/drift.jsonl"))
 @_plot_option
 def show(results: Path, *, plot: Path | None) -> None:
     """Show the newest figures of a file of RESULTS as tables.
@@ -303,12 +264,12 @@ def show(results: Path, *, plot: Path | None) -> None:
     Example:
       sqale-edge drift show drift.jsonl --plot drift.png
     """
-    from sqale_edge.benchmarks.files import read_lines  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.benchmarks.files import BROKEN_JSON, read_lines  # noqa: PLC0415 - keeps --help light
 
     try:
         documents = [json.loads(line) for line in read_lines(results)]
         _show(documents, None, plot, as_json=False)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except BROKEN_JSON as error:
         raise BenchmarkError(
             f"{str(results)!r} is no file of drift results", path=results, hint="make one with sqale-edge drift run"
         ) from error

@@ -21,7 +21,7 @@ from sqale_edge.cli import EXIT_NO_ANSWER
 from sqale_edge.cli.eval_predictions import Target
 from sqale_edge.cli.eval_text import list_counts, show_document, show_test
 from sqale_edge.cli.eval_work import ask_model, score
-from sqale_edge.cli.options import PATH, SECONDS, load_options, remote_options
+from sqale_edge.cli.options import PATH, SECONDS, SEED, databases_option, load_options, remote_options
 from sqale_edge.cli.text import dump_json, printable, write_out
 from sqale_edge.models import is_address
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from sqale_edge.benchmarks import Outcome, Question, Results
     from sqale_edge.settings import GpuLayers
+
+_VERSIONS = {"sqale_edge": __version__, "sqlite": sqlite3.sqlite_version}
 
 
 @click.command()
@@ -47,12 +49,7 @@ if TYPE_CHECKING:
     help="With --model: put the answers into FILE; what is in it is not asked again. [default: QUESTIONS.MODEL.jsonl, "
     "in the current folder]",
 )
-@click.option(
-    "--databases",
-    type=PATH,
-    metavar="PATH",
-    help="The folder with the databases, or the one database. [default: beside QUESTIONS]",
-)
+@databases_option
 @click.option("--gold", type=PATH, metavar="PATH", help="What is right, if QUESTIONS does not say so.")
 @click.option("--difficulty", type=PATH, metavar="FILE", help="BIRD's difficulties, if QUESTIONS lacks them.")
 @click.option("--form", type=click.Choice(QUESTION_FORMS), help="Of QUESTIONS. [default: what the file looks like]")
@@ -80,7 +77,7 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Take the first N questions.")
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**64 - 1),
+    type=SEED,
     default=0,
     show_default=True,
     help="The same seed takes the same sample, and gives a model's same answers.",
@@ -209,9 +206,6 @@ def eval(  # noqa: A001 - the command's name
 def _short_name(model: str) -> str:
     """What a file of its answers is called after."""
     return re.sub(r"[^\w.-]+", "-", model.partition("://")[2]).strip("-") if is_address(model) else Path(model).stem
-
-
-_VERSIONS = {"sqale_edge": __version__, "sqlite": sqlite3.sqlite_version}
 
 
 @dataclasses.dataclass(frozen=True)

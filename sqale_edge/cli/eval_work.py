@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sqale_edge import benchmarks
 from sqale_edge.benchmarks.asking import left_to_ask
-from sqale_edge.cli.background import iterate_in_background
 from sqale_edge.cli.session import Session
+from sqale_edge.cli.steps import run_counted
 from sqale_edge.cli.text import printable
 from sqale_edge.errors import Cancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from sqale_edge.benchmarks import Outcome, Question
@@ -75,7 +71,7 @@ def ask_model(
                     yield 1
 
     try:
-        _exhaust("asking", work, session.stop, len(chosen))
+        run_counted("asking", work, session.stop, len(chosen))
     except Cancelled:
         if n_kept is not None:
             message = f"{n_kept} answers are kept in {str(output)!r}; the same command goes on from there."
@@ -104,21 +100,5 @@ def score(
             outcomes.append(some)
             yield 1
 
-    _exhaust("scoring", work, stop, len(questions))
+    run_counted("scoring", work, stop, len(questions))
     return list(zip(*outcomes, strict=True))
-
-
-def _exhaust(title: str, work: Callable[[], Iterable[int]], stop: Callable[[], None], total: int) -> None:
-    """Do the work, with a bar where stderr is a terminal; what it yields is how far that is."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with (
-        # One question can take minutes: the speed is that of the last hour.
-        Progress(
-            *columns, console=console, transient=True, disable=not sys.stderr.isatty(), speed_estimate_period=3_600
-        ) as bar,
-        contextlib.closing(iterate_in_background(work, stop)) as steps,
-    ):
-        task = bar.add_task(title, total=total)
-        for n_done in steps:
-            bar.advance(task, n_done)

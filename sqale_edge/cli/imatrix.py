@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sqale_edge.cli.background import iterate_in_background
 from sqale_edge.cli.options import PATH
+from sqale_edge.cli.steps import run_counted
 from sqale_edge.cli.text import dump_json, printable, write_out
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from sqale_edge.convert.imatrix import Imatrix
-    from sqale_edge.llama.activations import ActivationRun
+    from sqale_edge.models import ModelFile
 
 
 @click.command()
@@ -64,7 +59,7 @@ def imatrix(
       sqale-edge imatrix results.jsonl -m sqale-bf16 -o imatrix.gguf
       sqale-edge convert qwen3.5-2b-grpo-sqale -o fast.gguf --recipe q4-fast --imatrix imatrix.gguf
     """
-    from sqale_edge.convert.imatrix import check_output  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.convert.imatrix import check_output, make_imatrix  # noqa: PLC0415 - keeps --help light
     from sqale_edge.llama.activations import ActivationRun  # noqa: PLC0415
     from sqale_edge.models import find_model  # noqa: PLC0415
     from sqale_edge.settings import EngineSettings  # noqa: PLC0415
@@ -72,64 +67,38 @@ def imatrix(
     if output.suffix not in (".gguf", ".dat"):
         raise click.UsageError(printable(f"the output {str(output)!r} ends neither in .gguf nor in .dat"))
     check_output(output, overwrite=overwrite)
-    n_ctx = EngineSettings.from_environment().n_ctx
-    logs = _read_logs(transcripts, model, n_ctx, max_tokens)
-    run = ActivationRun(find_model(model).path, n_ctx=n_ctx, threads=threads)
-    _evaluate(run, logs)
-    matrix = _write(run, logs, transcripts, output, overwrite=overwrite)
+    n_ctx, file = EngineSettings.from_environment().n_ctx, find_model(model)
+    logs = _read_logs(transcripts, file, n_ctx, max_tokens)
     n_tokens = sum(map(len, logs))
+    run = ActivationRun(file.path, n_ctx=n_ctx, threads=threads)
+    run_counted("tokens", lambda: run.run(logs), run.stop, n_tokens)
+    matrix = make_imatrix(run.sums.squares, run.sums.counts, [path.name for path in transcripts], len(logs))
+    matrix.write(output, overwrite=overwrite)
     about = f"{len(matrix.entries)} matrices, {n_tokens:,} tokens in {len(logs)} transcripts"
     click.echo(printable(f"{output}: {about}"), err=True)
-    report: dict[str, Any] = {"path": str(output), "n_matrices": len(matrix.entries), "n_tokens": n_tokens}
-    write_out(dump_json(report | {"n_transcripts": len(logs)}, indent=2) if as_json else str(output))
+    report = {
+        "path": str(output),
+        "n_matrices": len(matrix.entries),
+        "n_tokens": n_tokens,
+        "n_transcripts": len(logs),
+    }
+    write_out(dump_json(report, indent=2) if as_json else str(output))
 
 
-def _read_logs(transcripts: tuple[Path, ...], model: str, n_ctx: int, max_tokens: int | None) -> list[list[int]]:
+def _read_logs(transcripts: tuple[Path, ...], file: ModelFile, n_ctx: int, max_tokens: int | None) -> list[list[int]]:
     """The token logs, each cut to the context, and together to `max_tokens`."""
     from sqale_edge.llama.model import LlamaModel  # noqa: PLC0415 - keeps --help light
-    from sqale_edge.models import find_model  # noqa: PLC0415
-    from sqale_edge.settings import EngineSettings  # noqa: PLC0415
     from sqale_edge.transcripts import read_transcripts  # noqa: PLC0415
 
-    file = find_model(model)
-    opened = LlamaModel(file.path, EngineSettings(gpu_layers="off"), only_vocabulary=True)
-    try:
-        info = file.complete(opened.describe(n_ctx))
-        found = (log for path in transcripts for log in read_transcripts(path, info, opened.vocabulary.tokenize))
-        logs, n_left = [], max_tokens or sys.maxsize
+    logs, n_left = [], max_tokens or sys.maxsize
+    with LlamaModel.without_weights(file.path) as model:
+        info = file.complete(model.describe(n_ctx))
+        found = (log for path in transcripts for log in read_transcripts(path, info, model.vocabulary.tokenize))
         for log in found:
             if n_left <= 0:
                 break
             logs.append(log[: min(n_ctx, n_left)])
             n_left -= len(logs[-1])
-    finally:
-        opened.close()
     if not any(logs):
         raise click.UsageError("the transcripts hold no episode that was asked, and no text")
     return logs
-
-
-def _evaluate(run: ActivationRun, logs: list[list[int]]) -> None:
-    """Let the model read the logs, with a bar where stderr is a terminal."""
-
-    def work() -> Iterator[int]:
-        return run.run(logs)
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with (
-        Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar,
-        contextlib.closing(iterate_in_background(work, run.stop)) as steps,
-    ):
-        task = bar.add_task("tokens", total=sum(map(len, logs)))
-        for n_done in steps:
-            bar.advance(task, n_done)
-
-
-def _write(
-    run: ActivationRun, logs: list[list[int]], transcripts: tuple[Path, ...], output: Path, *, overwrite: bool
-) -> Imatrix:
-    from sqale_edge.convert.imatrix import make_imatrix  # noqa: PLC0415 - keeps --help light
-
-    matrix = make_imatrix(run.sums.squares, run.sums.counts, [path.name for path in transcripts], len(logs))
-    matrix.write(output, overwrite=overwrite)
-    return matrix

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from sqale_edge.cli import EXIT_ERROR
 from sqale_edge.cli.listening import listening
-from sqale_edge.cli.options import PATH
+from sqale_edge.cli.options import PATH, join_options, json_option
 from sqale_edge.cli.text import dump_json, printable, write_out
 from sqale_edge.errors import Cancelled, QuantizationError
 
@@ -19,10 +18,6 @@ if TYPE_CHECKING:
 
     from sqale_edge.installed import InstalledModel
     from sqale_edge.store.training_texts import PromptChoice
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 @click.group()
@@ -49,41 +44,34 @@ def _check_quant(_context: click.Context, _parameter: click.Parameter, value: st
         raise click.BadParameter(printable(f"{error}; {error.hint}")) from error
 
 
-def _new_model_options(command: F) -> F:
-    """What `pull` and `add` have in common."""
-    for option in (
-        _json,
-        click.option("--offline", is_flag=True, help="Connect to nothing; say what to do by hand instead."),
-        click.option(
-            "--no-training-prompt", is_flag=True, help="Do without the texts that the model was trained with."
-        ),
-        click.option(
-            "--training-prompt",
-            type=PATH,
-            metavar="FILE",
-            help="Take them from this sqale_agent.py. [default: of the model's own repository]",
-        ),
-        click.option(
-            "-q",
-            "--quant",
-            metavar="TYPE",
-            callback=_check_quant,
-            help="File type to convert a checkpoint to. [default: Q4_K_M]",
-        ),
-        click.option(
-            "--recipe", metavar="NAME|FILE", help="Convert it by a recipe instead; see convert --list-recipes."
-        ),
-        click.option(
-            "--imatrix", type=PATH, metavar="FILE", help="An importance matrix for the conversion; see `imatrix`."
-        ),
-        click.option("--name", help="What the model is to be called. [default: after its origin]"),
-    ):
-        command = option(command)
-    return command
+# What `pull` and `add` have in common.
+_new_model_options = join_options(
+    click.option("--name", help="What the model is to be called. [default: after its origin]"),
+    click.option(
+        "--imatrix", type=PATH, metavar="FILE", help="An importance matrix for the conversion; see `imatrix`."
+    ),
+    click.option("--recipe", metavar="NAME|FILE", help="Convert it by a recipe instead; see convert --list-recipes."),
+    click.option(
+        "-q",
+        "--quant",
+        metavar="TYPE",
+        callback=_check_quant,
+        help="File type to convert a checkpoint to. [default: Q4_K_M]",
+    ),
+    click.option(
+        "--training-prompt",
+        type=PATH,
+        metavar="FILE",
+        help="Take them from this sqale_agent.py. [default: of the model's own repository]",
+    ),
+    click.option("--no-training-prompt", is_flag=True, help="Do without the texts that the model was trained with."),
+    click.option("--offline", is_flag=True, help="Connect to nothing; say what to do by hand instead."),
+    json_option,
+)
 
 
 @models.command("list")
-@_json
+@json_option
 def list_command(*, as_json: bool) -> None:
     """Show the models that are there, those that have a name to pull, and what was not finished.
 
@@ -197,7 +185,7 @@ def add(
 
 @models.command()
 @click.argument("name")
-@_json
+@json_option
 def show(name: str, *, as_json: bool) -> None:
     """Say what the model NAME is: its origin, digests, licence and training prompt.
 
@@ -215,7 +203,7 @@ def show(name: str, *, as_json: bool) -> None:
 
 @models.command()
 @click.argument("name", required=False)
-@_json
+@json_option
 def verify(name: str | None, *, as_json: bool) -> int:
     """Read every byte of the model NAME, or of all models, and compare digests; exit code 1 if one differs.
 
@@ -255,7 +243,7 @@ def verify(name: str | None, *, as_json: bool) -> int:
 @models.command()
 @click.argument("name")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@_json
+@json_option
 def rm(name: str, *, yes: bool, as_json: bool) -> None:
     """Delete the model NAME, and what is left of an interrupted download of it. A linked file stays.
 
@@ -275,7 +263,7 @@ def rm(name: str, *, yes: bool, as_json: bool) -> None:
 
 @models.command()
 @click.argument("name")
-@_json
+@json_option
 def path(name: str, *, as_json: bool) -> None:
     """Print the path of the model NAME, for other programs.
 

@@ -49,48 +49,58 @@ class _NamedPath(click.Path):
 
 
 SECONDS = _Seconds(0, MAX_SECONDS, min_open=True)
+SEED = click.IntRange(0, 2**64 - 1)
 PATH = _NamedPath(path_type=Path)
 
 
-def engine_options(command: F) -> F:
-    """How an engine computes."""
-    for option in (
-        click.option(
-            "--threads",
-            type=click.IntRange(1, 512),
-            help="CPU threads. [default: what bench --tune found, else the cores; one in `demo`]",
-        ),
-        click.option("--gpu-layers", type=_GpuLayersType(), help="Layers to offload to a GPU. [default: auto]"),
-    ):
-        command = option(command)
-    return command
+def join_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """A decorator that adds several options, which help shows in this order."""
+
+    def add_all(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add_all
 
 
-def load_options(command: F) -> F:
-    """How a model is loaded."""
-    no_prefix_cache = click.option(
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+databases_option = click.option(
+    "--databases",
+    type=PATH,
+    metavar="PATH",
+    help="The folder with the databases, or the one database. [default: beside QUESTIONS]",
+)
+# How an engine computes.
+engine_options = join_options(
+    click.option("--gpu-layers", type=_GpuLayersType(), help="Layers to offload to a GPU. [default: auto]"),
+    click.option(
+        "--threads",
+        type=click.IntRange(1, 512),
+        help="CPU threads. [default: what bench --tune found, else the cores; one in `demo`]",
+    ),
+)
+# How a model is loaded.
+load_options = join_options(
+    click.option(
         "--no-prefix-cache",
         is_flag=True,
         help="Evaluate what all questions share anew, and keep nothing of it; the answers are the same.",
-    )
-    return no_prefix_cache(engine_options(command))
-
-
-def remote_options(command: F) -> F:
-    """What is needed here of a model that runs in a server."""
-    return click.option(
-        "--tokenizer",
-        envvar="SQALE_EDGE_TOKENIZER",
-        show_envvar=True,
-        metavar="MODEL",
-        help="With http://...: the same model as a name in the store, a GGUF file or a checkpoint's folder, for its "
-        "vocabulary and training prompt. [default: what the server says it serves, if that is here]",
-    )(command)
-
-
-def model_options(command: F) -> F:
-    """How a model is chosen and loaded."""
-    choose = click.option(
+    ),
+    engine_options,
+)
+# What is needed here of a model that runs in a server.
+remote_options = click.option(
+    "--tokenizer",
+    envvar="SQALE_EDGE_TOKENIZER",
+    show_envvar=True,
+    metavar="MODEL",
+    help="With http://...: the same model as a name in the store, a GGUF file or a checkpoint's folder, for its "
+    "vocabulary and training prompt. [default: what the server says it serves, if that is here]",
+)
+# How a model is chosen and loaded.
+model_options = join_options(
+    click.option(
         "-m",
         "--model",
         required=True,
@@ -98,5 +108,7 @@ def model_options(command: F) -> F:
         show_envvar=True,
         help="A name in the store (see `models list`), a GGUF file, demo, the small model of this package, or the "
         "address of a vLLM server, http://...",
-    )
-    return choose(remote_options(load_options(command)))
+    ),
+    remote_options,
+    load_options,
+)

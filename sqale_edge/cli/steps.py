@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 
-from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.progress import Progress as Bars
 
+from sqale_edge.cli.background import iterate_in_background
 from sqale_edge.cli.text import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Callable, Iterable
+
+_SPEED_S = 3_600  # the speed is that of the last hour: one question can take minutes
 
 
 class Progress(Protocol):
@@ -90,3 +103,21 @@ class Steps:
                 printable(f"{progress.step} {progress.file}"), total=progress.n_total
             )
         self._bars.update(self._tasks[key], completed=progress.n_done)
+
+
+def run_counted(title: str, work: Callable[[], Iterable[int]], stop: Callable[[], None], total: int) -> None:
+    """Do the work in the background, with a bar where stderr is a terminal.
+
+    Args:
+        title: Of the bar.
+        work: Yields how much further it is.
+        stop: Ends the work soon; called by a request to end.
+        total: All that is to be done.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console, is_terminal = Console(stderr=True), sys.stderr.isatty()
+    bars = Bars(*columns, console=console, transient=True, disable=not is_terminal, speed_estimate_period=_SPEED_S)
+    with bars, contextlib.closing(iterate_in_background(work, stop)) as steps:
+        task = bars.add_task(title, total=total)
+        for n_done in steps:
+            bars.advance(task, n_done)

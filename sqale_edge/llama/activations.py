@@ -8,16 +8,15 @@ CPU, where the callback can read what was computed.
 from __future__ import annotations
 
 import ctypes
-import os
 from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 import numpy as np
 
-from sqale_edge.errors import Cancelled, ConversionError, ModelLoadError
+from sqale_edge.errors import Cancelled, ConversionError
 from sqale_edge.llama import bindings
-from sqale_edge.llama.file_check import check_file
 from sqale_edge.llama.ggml_tensor import F32, MUL_MAT, MUL_MAT_ID, GgmlTensor
+from sqale_edge.llama.load_check import mapped_model
 from sqale_edge.llama.model import check_gguf
 from sqale_edge.llama.threads import allowed_cpus
 
@@ -116,14 +115,12 @@ class ActivationRun:
         self._path = path
         self._n_ctx = n_ctx
         self._threads = threads or allowed_cpus()
-        self._abort_callback, self._abort_flag = bindings.make_abort_flag()
-        self._is_stopped = False
+        self._abort_flag = bindings.AbortFlag()
         self.sums = ActivationSums()
 
     def stop(self) -> None:
         """End it within a node of the graph; `run` raises Cancelled."""
-        self._is_stopped = True
-        self._abort_flag[0] = b"\x01"
+        self._abort_flag.set()
 
     def run(self, logs: Sequence[Sequence[int]]) -> Iterator[int]:
         """Evaluate each log from an empty state. Yields how many tokens were evaluated, after each batch.
@@ -134,23 +131,9 @@ class ActivationRun:
             DecodeError: llama.cpp failed.
             Cancelled: It was stopped.
         """
-        bindings.initialise()
         check_gguf(self._path)
-        check_file(self._path)
-        bindings.forget_errors()
-        params = llama_cpp.llama_model_default_params()
-        params.n_gpu_layers = 0
-        params.load_mode = llama_cpp.LLAMA_LOAD_MODE_MMAP
-        params.use_extra_bufts = False  # no repacked copies of the weights
-        model = llama_cpp.llama_model_load_from_file(os.fsencode(self._path), params)
-        if not model:
-            raise ModelLoadError(
-                f"{self._path.name} cannot be loaded: {bindings.last_error() or 'llama.cpp gave no reason'}"
-            )
-        try:
+        with mapped_model(self._path) as model:
             yield from self._run(model, logs)
-        finally:
-            llama_cpp.llama_model_free(model)
 
     def _run(self, model: Any, logs: Sequence[Sequence[int]]) -> Iterator[int]:
         n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
@@ -176,27 +159,16 @@ class ActivationRun:
         params.n_threads = params.n_threads_batch = self._threads
         params.op_offload = False
         params.cb_eval = self.sums.callback  # kept alive by `sums`
-        params.abort_callback = self._abort_callback
-        params.abort_callback_data = ctypes.addressof(self._abort_flag)
-        context = llama_cpp.llama_init_from_model(model, params)
-        if not context:
-            raise ModelLoadError(
-                f"no context of {n_ctx} tokens could be made for {self._path.name}: {bindings.last_error()}",
-                hint="choose a smaller n_ctx (SQALE_EDGE_N_CTX)",
-            )
-        return context
+        self._abort_flag.attach_to(params)
+        return bindings.make_context(model, params, self._path)
 
     def _evaluate(self, context: Any, batch: Any, tokens: Sequence[int], start: int) -> None:
-        batch.n_tokens = len(tokens)
-        for index, token in enumerate(tokens):
-            batch.token[index], batch.pos[index] = token, start + index
-            batch.n_seq_id[index], batch.seq_id[index][0] = 1, 0
-            batch.logits[index] = True
+        bindings.fill_batch(batch, tokens, start)
         bindings.forget_errors()
         code = llama_cpp.llama_decode(context, batch)
         if code == 0:
             llama_cpp.llama_synchronize(context)
-        if self._is_stopped:
+        if self._abort_flag.is_set:
             raise Cancelled("the evaluation was cancelled")
         if self.sums.problem:
             raise ConversionError(

@@ -10,12 +10,16 @@ import collections
 import ctypes
 import logging
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import llama_cpp
 from llama_cpp import _ggml
 
 from sqale_edge.errors import Cancelled, ContextOverflowError, DecodeError, ModelLoadError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
 TESTED_VERSION = "0.3.36"
 
@@ -99,16 +103,61 @@ def check_decode(code: int) -> None:
     raise DecodeError(f"llama.cpp failed to evaluate tokens: {detail} (code {code})")
 
 
-def make_abort_flag() -> tuple[Any, ctypes.Array[ctypes.c_char]]:
-    r"""An abort callback that needs no Python while llama.cpp computes, and the flag that it reads.
+class AbortFlag:
+    """Ends what contexts compute, from any thread; it needs no Python while llama.cpp is at work.
 
-    llama.cpp calls it hundreds of times a token; a Python function would take the GIL each time and stall whenever the
-    host program is busy. The C library's `strlen` is used instead: of a one-character string it is 1, of an empty one
-    0. Set `flag[0]` to `b"\x01"` to abort, to `b"\x00"` to go on. Keep both alive as long as the context.
+    llama.cpp asks hundreds of times a token; a Python function would take the GIL each time and stall whenever the host
+    program is busy. The C library's `strlen` is asked instead: of a one-character string it is 1, of an empty one 0.
     """
-    flag = ctypes.create_string_buffer(2)
-    library = ctypes.CDLL("msvcrt") if sys.platform == "win32" else ctypes.CDLL(None)
-    return ctypes.cast(library.strlen, llama_cpp.ggml_abort_callback), flag
+
+    def __init__(self) -> None:
+        self._text = ctypes.create_string_buffer(2)
+        library = ctypes.CDLL("msvcrt") if sys.platform == "win32" else ctypes.CDLL(None)
+        self._callback = ctypes.cast(library.strlen, llama_cpp.ggml_abort_callback)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether what is computed, and what is begun, ends with `Cancelled`."""
+        return self._text[0] != b"\x00"
+
+    def set(self) -> None:
+        """End it."""
+        self._text[0] = b"\x01"
+
+    def clear(self) -> None:
+        """Let it go on."""
+        self._text[0] = b"\x00"
+
+    def attach_to(self, params: Any) -> None:
+        """Let contexts that are made with `params` heed it; keep it as long as they live."""
+        params.abort_callback = self._callback
+        params.abort_callback_data = ctypes.addressof(self._text)
+
+
+def make_context(model: Any, params: Any, path: Path) -> Any:
+    """A context of llama.cpp's `model`, which was loaded from `path`; whoever asked for it frees it.
+
+    Raises:
+        ModelLoadError: There is none, most likely for want of memory.
+    """
+    forget_errors()
+    context = llama_cpp.llama_init_from_model(model, params)
+    if not context:
+        reason = last_error() or "most likely memory does not suffice"
+        raise ModelLoadError(
+            f"no context of {params.n_ctx} tokens could be made for {str(path)!r}: {reason}",
+            hint="free some memory, or choose a smaller n_ctx (SQALE_EDGE_N_CTX); sqale-edge doctor --model FILE says "
+            "what is needed",
+        )
+    return context
+
+
+def fill_batch(batch: Any, tokens: Sequence[int], start: int) -> None:
+    """Put `tokens`, which stand from position `start` on in sequence 0, into `batch`, with logits behind each."""
+    batch.n_tokens = len(tokens)
+    for index, token in enumerate(tokens):
+        batch.token[index], batch.pos[index] = token, start + index
+        batch.n_seq_id[index], batch.seq_id[index][0], batch.logits[index] = 1, 0, True
 
 
 def read_text(call: Any, *args: Any) -> str | None:

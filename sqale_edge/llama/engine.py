@@ -15,7 +15,7 @@ import llama_cpp
 import numpy as np
 
 from sqale_edge.engine import Piece
-from sqale_edge.errors import Cancelled, ContextOverflowError, DecodeError, ModelError, ModelLoadError
+from sqale_edge.errors import Cancelled, ContextOverflowError, DecodeError, ModelError
 from sqale_edge.exclusive import Exclusive
 from sqale_edge.llama import bindings, threads
 from sqale_edge.llama.identity import FileIdentity, identify_build, identify_file
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from sqale_edge.llama.sampling import Logits
 
 _WHOLE = -1  # "from the first to the last position", in llama.cpp's memory calls
-_RUN, _ABORT = b"\x00", b"\x01"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +70,7 @@ class LlamaEngine:
         self._lock = threading.RLock()
         self._work = Exclusive(self._free)  # whoever calls llama.cpp is inside
         self._open: dict[int, LlamaSequence] = {}
+        self._abort_flag = bindings.AbortFlag()
         self.n_guessed = self.n_guesses_right = 0
         try:
             self._context = self._make_context()
@@ -98,18 +98,8 @@ class LlamaEngine:
         params.kv_unified = True  # a fork shares its prefix's cells
         params.n_threads, params.n_threads_batch = self.n_threads, self.n_threads_batch
         params.no_perf = False
-        self._abort_callback, self._abort_flag = bindings.make_abort_flag()
-        params.abort_callback = self._abort_callback
-        params.abort_callback_data = ctypes.addressof(self._abort_flag)
-        bindings.forget_errors()
-        context = llama_cpp.llama_init_from_model(self._model.pointer, params)
-        if not context:
-            reason = bindings.last_error() or "most likely memory does not suffice"
-            raise ModelLoadError(
-                f"no context of {params.n_ctx} tokens could be made for {str(self._model.path)!r}: {reason}",
-                hint="choose a smaller n_ctx (SQALE_EDGE_N_CTX); sqale-edge doctor --model FILE says what is needed",
-            )
-        return context
+        self._abort_flag.attach_to(params)
+        return bindings.make_context(self._model.pointer, params, self._model.path)
 
     def _make_fingerprint(self) -> str:
         model = self._model
@@ -306,7 +296,7 @@ class LlamaEngine:
         with self._lock:
             for sequence in sequences:
                 sequence.check_usable()
-            self._abort_flag[0] = _RUN
+            self._abort_flag.clear()
         bindings.forget_errors()
         bindings.check_decode(llama_cpp.llama_decode(self._context, batch))
         guesses = []
@@ -357,7 +347,7 @@ class LlamaEngine:
             for sequence in self._open.values():
                 sequence.failure = sequence.failure or failure
             if self._open:
-                self._abort_flag[0] = _ABORT
+                self._abort_flag.set()
 
     def _free(self) -> None:
         for sequence in list(self._open.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from sqale_edge.llama import bindings
 from sqale_edge.llama.file_check import check_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _PROMPT = b"SELECT 1"
@@ -26,6 +28,17 @@ def check_loads(path: Path) -> dict[str, Any]:
         ModelLoadError: llama.cpp cannot load the file.
         DecodeError: It cannot evaluate it, or what it computes is not finite.
     """
+    with mapped_model(path) as model:
+        return _decode(model, path)
+
+
+@contextlib.contextmanager
+def mapped_model(path: Path) -> Iterator[Any]:
+    """llama.cpp's model of a file, for the block; its weights stay where the system maps them, on the CPU.
+
+    Raises:
+        ModelLoadError: llama.cpp cannot load the file.
+    """
     bindings.initialise()
     check_file(path)
     bindings.forget_errors()
@@ -37,7 +50,7 @@ def check_loads(path: Path) -> dict[str, Any]:
     if not model:
         raise ModelLoadError(f"{path.name} cannot be loaded: {bindings.last_error() or 'llama.cpp gave no reason'}")
     try:
-        return _decode(model, path)
+        yield model
     finally:
         llama_cpp.llama_model_free(model)
 
@@ -47,9 +60,7 @@ def _decode(model: Any, path: Path) -> dict[str, Any]:
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = params.n_batch = params.n_ubatch = _N_CTX
     params.n_threads = params.n_threads_batch = 1  # a few tokens: more threads would only wait for each other
-    context = llama_cpp.llama_init_from_model(model, params)
-    if not context:
-        raise ModelLoadError(f"no context could be made for {path.name}: {bindings.last_error()}")
+    context = bindings.make_context(model, params, path)
     try:
         tokens = (llama_cpp.llama_token * _N_CTX)()
         n_prompt = llama_cpp.llama_tokenize(vocabulary, _PROMPT, len(_PROMPT), tokens, _N_CTX, True, True)

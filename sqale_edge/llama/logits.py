@@ -6,21 +6,21 @@ token. The size of these batches moves the last bits of the logits, so who compa
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING, Any, Self
 
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from sqale_edge.errors import Cancelled, ContextOverflowError, DecodeError, ModelError, ModelLoadError
+from sqale_edge.errors import Cancelled, ContextOverflowError, DecodeError, ModelError
 from sqale_edge.llama import bindings, threads
 from sqale_edge.llama.model import LlamaModel
-from sqale_edge.settings import EngineSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from sqale_edge.settings import EngineSettings
 
 Logits = npt.NDArray[np.float32]
 _WHOLE = -1
@@ -51,6 +51,7 @@ class LogitsModel:
     ) -> None:
         self.path = path
         self._settings = settings
+        self._abort_flag = bindings.AbortFlag()
         self._model = LlamaModel(path, settings, on_progress=on_progress)
         self._context: Any = None
         self._batch: Any = None
@@ -71,15 +72,8 @@ class LogitsModel:
         params.n_ctx, params.n_seq_max = settings.n_ctx, 1
         params.n_batch = params.n_ubatch = params.n_outputs_max = settings.n_batch
         params.n_threads = params.n_threads_batch = self.n_threads
-        self._abort_callback, self._abort_flag = bindings.make_abort_flag()
-        params.abort_callback = self._abort_callback
-        params.abort_callback_data = ctypes.addressof(self._abort_flag)
-        bindings.forget_errors()
-        context = llama_cpp.llama_init_from_model(self._model.pointer, params)
-        if not context:
-            reason = bindings.last_error() or "most likely memory does not suffice"
-            raise ModelLoadError(f"no context of {settings.n_ctx} tokens could be made for {self.path.name}: {reason}")
-        return context
+        self._abort_flag.attach_to(params)
+        return bindings.make_context(self._model.pointer, params, self.path)
 
     def evaluate(self, tokens: Sequence[int]) -> Iterator[Logits]:
         """The logits behind each of `tokens`, in order, in blocks of (`n_batch` or fewer, V) that are the caller's.
@@ -103,15 +97,11 @@ class LogitsModel:
             yield self._evaluate_batch(start, tokens[start : start + self._settings.n_batch])
 
     def _evaluate_batch(self, start: int, tokens: Sequence[int]) -> Logits:
-        if self._abort_flag[0] != b"\x00":
+        if self._abort_flag.is_set:
             raise Cancelled("the evaluation was cancelled")
-        batch = self._batch
-        batch.n_tokens = len(tokens)
-        for index, token in enumerate(tokens):
-            batch.token[index], batch.pos[index] = token, start + index
-            batch.n_seq_id[index], batch.seq_id[index][0], batch.logits[index] = 1, 0, True
+        bindings.fill_batch(self._batch, tokens, start)
         bindings.forget_errors()
-        bindings.check_decode(llama_cpp.llama_decode(self._context, batch))
+        bindings.check_decode(llama_cpp.llama_decode(self._context, self._batch))
         pointer = llama_cpp.llama_get_logits(self._context)
         logits: Logits = np.ctypeslib.as_array(pointer, (len(tokens), self.n_vocab)).copy()
         if not np.isfinite(logits).all():
@@ -120,7 +110,7 @@ class LogitsModel:
 
     def cancel(self) -> None:
         """Let the evaluation that is under way, and every later one, raise Cancelled. From any thread."""
-        self._abort_flag[0] = b"\x01"
+        self._abort_flag.set()
 
     def close(self) -> None:
         """Free the model. Safe to call twice; never while `evaluate` is at work."""
@@ -141,8 +131,5 @@ class LogitsModel:
 
 def digest_vocabulary(path: Path) -> tuple[str, int]:
     """`Vocabulary.digest` of a GGUF file, and how many tokens it has; the weights stay on disk."""
-    model = LlamaModel(path, EngineSettings(gpu_layers="off"), only_vocabulary=True)
-    try:
+    with LlamaModel.without_weights(path) as model:
         return model.vocabulary.digest(), model.vocabulary.n_tokens
-    finally:
-        model.close()

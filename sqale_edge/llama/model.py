@@ -7,7 +7,7 @@ import hashlib
 import os
 import queue
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import llama_cpp
 
@@ -31,7 +31,7 @@ _OFFLOAD_HINT = "install llama-cpp-python with CUDA or Metal (see the README), o
 
 
 class LlamaModel:
-    """Weights and vocabulary; `close` frees them.
+    """Weights and vocabulary. Close it, or use it in a `with` statement.
 
     Args:
         path: A GGUF file.
@@ -80,6 +80,11 @@ class LlamaModel:
             self.close()
             raise
 
+    @classmethod
+    def without_weights(cls, path: Path) -> Self:
+        """Vocabulary and metadata alone. Raises as the class does."""
+        return cls(path, EngineSettings(gpu_layers="off"), only_vocabulary=True)
+
     def _read(self) -> None:
         self.vocabulary_pointer = llama_cpp.llama_model_get_vocab(self.pointer)
         self.metadata = self._read_metadata()
@@ -121,6 +126,12 @@ class LlamaModel:
         if self.pointer:
             llama_cpp.llama_model_free(self.pointer)
             self.pointer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
 
 
 def _load(path: Path, params: Any, on_progress: Callable[[float], bool] | None) -> Any:
@@ -263,11 +274,8 @@ def uses_nfc(metadata: dict[str, str]) -> bool:
 
 def read_model_info(path: Path) -> ModelInfo:
     """What a GGUF says about itself, its weights left on disk. Raises as `LlamaModel` does."""
-    model = LlamaModel(path, EngineSettings(gpu_layers="off"), only_vocabulary=True)
-    try:
+    with LlamaModel.without_weights(path) as model:
         return model.describe(n_ctx=llama_cpp.llama_model_n_ctx_train(model.pointer))
-    finally:
-        model.close()
 
 
 def describe_build() -> dict[str, Any]:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sqale_edge.engine import Decoding, Prefill
+from sqale_edge.engine import BaseSequence, Decoding, Prefill
 from sqale_edge.errors import ContextOverflowError, ModelError
 from sqale_edge.llama import sampling
 from sqale_edge.llama.drafts import PromptLookup, guess_phrase
 from sqale_edge.settings import SamplingSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from sqale_edge.engine import Grammar
     from sqale_edge.llama.engine import LlamaEngine
@@ -32,7 +32,7 @@ _MAGIC = b"SQALEEDGE-SEQUENCE-1\n"
 _HEADER = struct.Struct("<QI")  # bytes of the JSON header, CRC-32 of everything after this
 
 
-class LlamaSequence:
+class LlamaSequence(BaseSequence):
     """See `sqale_edge.engine.TokenSequence`. Made by `LlamaEngine`, closed by its owner or with the engine.
 
     Attributes:
@@ -45,7 +45,7 @@ class LlamaSequence:
     """
 
     def __init__(self, engine: LlamaEngine, seq_id: int, seed: int, sampling_settings: SamplingSettings) -> None:
-        self._engine = engine
+        self._engine: LlamaEngine = engine
         self._tokens: list[int] = []
         self.seq_id = seq_id
         self.seed = seed
@@ -121,15 +121,7 @@ class LlamaSequence:
         """A decode for `LlamaEngine.decode_batch`."""
         self.check_usable()
         state = phase.start() if isinstance(phase, sampling.LlamaGrammar) else None
-        return Decoding(
-            sequence=self, phase=phase, max_tokens=max_tokens, stop=stop, is_done=max_tokens < 1, state=state
-        )
-
-    def decode(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Iterator[int]:
-        """Yield drawn tokens until one of `stop` or `max_tokens` of them."""
-        decoding = self.start(phase, max_tokens, stop)
-        while not decoding.is_done:
-            yield from self._engine.decode_batch([decoding])
+        return Decoding(sequence=self, phase=phase, max_tokens=max_tokens, stop=stop, state=state)
 
     def draw(self, decoding: Decoding) -> int:
         """Draw the next token from the logits and put it into the log."""
@@ -137,9 +129,8 @@ class LlamaSequence:
             raise ModelError("an empty sequence cannot be decoded: append a prompt first")
         token, was_masked = sampling.sample(self.logits, self.sampling, self.seed, len(self._tokens), decoding.state)
         self._tokens.append(token)
-        decoding.n_decoded += 1
         decoding.n_refused += was_masked
-        decoding.is_done = token in decoding.stop or decoding.n_decoded >= decoding.max_tokens
+        decoding.count(token)
         return token
 
     def fork(self, seed: int) -> LlamaSequence:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sqale_edge.remote.address import Address
 
 _CONNECT_S = 10.0
+_POLL_S = 0.05  # how soon it is seen that connecting is given up
 _MOST_BYTES = 1 << 24  # of one answer that is no stream, and of one line of a stream; ids of a long prompt are 100 kB
 _MOST_CHARS = 300  # of a server's own words in a message
 _START_HINT = "start the server, or check the address; docs/vllm.md has the command"
@@ -49,7 +50,6 @@ class Call:
 
     def __init__(self, address: Address, api_key: str | None, timeout_s: float) -> None:
         self._address, self._api_key, self._timeout_s = address, api_key, timeout_s
-        self._lock = threading.RLock()  # a signal handler may give up what its own thread is sending
         self._connection: http.client.HTTPConnection | None = None
         self._socket: socket.socket | None = None
         self._response: http.client.HTTPResponse | None = None
@@ -76,12 +76,36 @@ class Call:
             headers["Content-Type"] = "application/json"
             data = json.dumps(body).encode()
         with self._failing("cannot be reached"):
-            connection.connect()
-            with self._lock:
-                self._connection, self._socket = connection, connection.sock
-                self._check()
+            self._connect(connection)
             connection.sock.settimeout(self._timeout_s)
             connection.request(method, self._address.path + path, data, headers)
+
+    def _connect(self, connection: http.client.HTTPConnection) -> None:
+        """Connect in a thread of its own: nothing else ends the search for a host, or the wait for one that is silent.
+
+        Given up, the thread is left behind, and closes what it may yet get.
+        """
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                connection.connect()
+            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+                connection.close()
+                failures.append(error)
+            else:
+                self._connection, self._socket = connection, connection.sock
+                if self.is_closed:
+                    self.close()
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            self._check()
+            thread.join(_POLL_S)
+        self._check()
+        if failures:
+            raise failures[0]
 
     def read_json(self) -> dict[str, Any]:
         """The answer, a JSON object. Raises ServerError, `BusyError` where it may be asked again, or Cancelled."""
@@ -200,11 +224,10 @@ class Call:
 
     def give_up(self) -> None:
         """Let whoever waits for it raise Cancelled; the server sees the connection close. From any thread."""
-        with self._lock:
-            self._is_given_up = True
-            if self._socket is not None:
-                with contextlib.suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
+        self._is_given_up = True
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Let go of the connection: a server that still writes an answer stops."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -40,19 +41,15 @@ class Completion:
         self._is_begun = self._has_ended = False
 
     def send(self) -> None:
-        """Ask, and wait for nothing. What goes wrong is tried again, and raised, by `next`."""
-        try:
+        """Ask, and wait for no answer. What may be tried again, and a cancel, is left to `next`."""
+        with contextlib.suppress(BusyError, Cancelled):
             self._start()
-        except BusyError:
-            self._close_call()
 
     def _start(self) -> None:
-        self._check()
-        call = self._server.start("POST", _PATH, self._body)
         with self._lock:
-            self._call = call
-            if self._given_up.is_set():
-                call.give_up()
+            self._check()
+            call = self._call = self._server.make_call()
+        call.send("POST", _PATH, self._body)
         self._events = call.read_events()
 
     def next(self) -> int:
@@ -70,7 +67,7 @@ class Completion:
         try:
             self._read_more()
         except BusyError:
-            self._close_call()
+            self.close()
             raise
 
     def _read_more(self) -> None:
@@ -120,9 +117,6 @@ class Completion:
 
     def close(self) -> None:
         """Let go of it: a server that is still writing stops."""
-        self._close_call()
-
-    def _close_call(self) -> None:
         with self._lock:
             call, self._call, self._events = self._call, None, None
         if call is not None:

@@ -6,12 +6,12 @@ import hashlib
 import threading
 from typing import TYPE_CHECKING
 
-from sqale_edge.engine import Decoding, Prefill
+from sqale_edge.engine import BaseSequence, Decoding, Prefill
 from sqale_edge.errors import Cancelled, ContextOverflowError, ModelError
 from sqale_edge.remote.completion import Completion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from sqale_edge.engine import Grammar
     from sqale_edge.remote.engine import RemoteEngine
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NO_STATE = "the state of a log is in the vLLM server, and cannot be taken out"
 
 
-class RemoteSequence:
+class RemoteSequence(BaseSequence):
     """See `sqale_edge.engine.TokenSequence`: a log of tokens, whose state is the server's business.
 
     Attributes:
@@ -28,7 +28,7 @@ class RemoteSequence:
     """
 
     def __init__(self, engine: RemoteEngine, seed: int, sampling: SamplingSettings) -> None:
-        self._engine = engine
+        self._engine: RemoteEngine = engine
         self._tokens: list[int] = []
         self._completion: Completion | None = None
         self._decoding: Decoding | None = None
@@ -60,13 +60,7 @@ class RemoteSequence:
     def start(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Decoding:
         """A decode for `RemoteEngine.decode_batch`."""
         self._check_usable()
-        return Decoding(sequence=self, phase=phase, max_tokens=max_tokens, stop=stop, is_done=max_tokens < 1)
-
-    def decode(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Iterator[int]:
-        """Yield drawn tokens until one of `stop` or `max_tokens` of them."""
-        decoding = self.start(phase, max_tokens, stop)
-        while not decoding.is_done:
-            yield from self._engine.decode_batch([decoding])
+        return Decoding(sequence=self, phase=phase, max_tokens=max_tokens, stop=stop)
 
     def ask(self, decoding: Decoding) -> None:
         """Send the request of `decoding`, unless its tokens are coming already."""
@@ -97,8 +91,7 @@ class RemoteSequence:
         self._engine.check_tokens([token])
         self.n_seen = len(self._tokens)  # this token itself is evaluated for the next
         self._tokens.append(token)
-        decoding.n_decoded += 1
-        decoding.is_done = token in decoding.stop or decoding.n_decoded >= decoding.max_tokens
+        decoding.count(token)
         if decoding.is_done:
             self._give_up_completion()
         return token

@@ -55,42 +55,30 @@ class Server:
         self._lock = threading.RLock()
         self._given_up = threading.Event()
 
-    def start(self, method: str, path: str, body: dict[str, Any] | None = None) -> Call:
-        """Send a request, whose answer is to be read and which is to be closed. Raises as `Call.send` does."""
+    def make_call(self) -> Call:
+        """A call that is to be sent and closed, and that `give_up` reaches. Raises Cancelled after `give_up`."""
         call = Call(self.address, self._settings.api_key, self._settings.answer_timeout_s)
         with self._lock:
             self._calls = {one for one in self._calls if not one.is_closed} | {call}
         if self._given_up.is_set():
             raise Cancelled("the server is not asked any more")
-        try:
-            call.send(method, path, body)
-        except BaseException:
-            call.close()
-            raise
         return call
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """The JSON object that is answered; asked again where that is safe. Raises ServerError or Cancelled."""
-        return self.again(lambda: self._read(method, path, body))
-
-    def _read(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
-        call = self.start(method, path, body)
-        try:
-            return call.read_json()
-        finally:
-            call.close()
+        return self.again(lambda: self._read(Call.read_json, method, path, body))
 
     def read_text(self, path: str) -> str | None:
         """A page of the server as text; None where there is none."""
+        return self.again(lambda: self._read(Call.read_text, "GET", path))
 
-        def read() -> str | None:
-            call = self.start("GET", path)
-            try:
-                return call.read_text()
-            finally:
-                call.close()
-
-        return self.again(read)
+    def _read(self, read: Callable[[Call], T], method: str, path: str, body: dict[str, Any] | None = None) -> T:
+        call = self.make_call()
+        try:
+            call.send(method, path, body)
+            return read(call)
+        finally:
+            call.close()
 
     def again(self, ask: Callable[[], T], given_up: threading.Event | None = None) -> T:
         """`ask`, tried three times in 2.5 s where the server is busy, or was not reached.

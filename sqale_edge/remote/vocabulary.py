@@ -104,10 +104,9 @@ def opened_file(source: Source) -> Iterator[Path]:
 def load_vocabulary(source: Source) -> LlamaModel:
     """The model without its weights. Raises as `LlamaModel` does, or ModelLoadError."""
     from sqale_edge.llama.model import LlamaModel  # noqa: PLC0415 - loaded when a model is
-    from sqale_edge.settings import EngineSettings  # noqa: PLC0415
 
     with opened_file(source) as path:
-        return LlamaModel(path, EngineSettings(gpu_layers="off"), only_vocabulary=True)
+        return LlamaModel.without_weights(path)
 
 
 def check_agreement(vocabulary: Vocabulary, source: Source, server: Server, model: ServedModel) -> None:

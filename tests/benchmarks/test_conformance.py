@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from sqale_edge.benchmarks.conformance import Conformance, compare_checkpoint, read_adapter, show_report
+from sqale_edge.benchmarks.conformance import compare_checkpoint, read_adapter, show_report
 from sqale_edge.benchmarks.conformance.comparison import find_edits
 
 from sqale_edge.errors import BenchmarkError, Cancelled
@@ -29,9 +29,8 @@ def agent(tmp_path):
     return write
 
 
-def compare(folder, *databases, **options) -> Conformance:
-    *_, report = compare_checkpoint(folder, databases, **options)
-    return report
+def compare(folder, *databases, **options):
+    return compare_checkpoint(folder, databases, **options)
 
 
 def different(report):

@@ -97,7 +97,7 @@ def test_another_vocabulary_is_an_error(fp32_copy, logs, key):
         list(read_all(fp32_copy, logs))
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"form": "another"}'])
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"form": "another"}', pytest.param("[" * 100_000, id="nested")])
 def test_what_is_no_reference_is_an_error(tmp_path, logs, text):
     """Also a folder without one."""
     head = read_logs(logs).head
@@ -132,6 +132,15 @@ def test_the_writer_goes_on_and_takes_no_other(fp32_copy, logs):
     with pytest.raises(ValueError, match="came behind row 0"):
         writer.add(2, "x", [1, 2, 3, 4], lambda put: put(1, 4, block))
     assert not writer.has(2, [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "n_vocab", "kept"),
+    [("auto", 640, None), ("auto", 248_320, 1_000), ("all", 248_320, None), ("20", 640, 20), ("5000", 640, 640)],
+)
+def test_how_many_logprobs_are_kept(wanted, n_vocab, kept):
+    """All of a small vocabulary, a thousand of a large one, or what was asked for, as far as there are so many."""
+    assert reference_vllm.choose_top_k(wanted, n_vocab) == kept
 
 
 def test_the_script_runs_without_this_package(logs, demo_checkpoint, qwen_gguf, tmp_path):

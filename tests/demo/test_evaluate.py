@@ -6,24 +6,15 @@ import dataclasses
 import json
 import random
 
-import pytest
 from batches import split_batches
 from episodes import Classroom, make_lessons, write_script
-from evaluate import find_failure, judge, summarize, wilson_interval
+from evaluate import find_failure, judge, summarize
 from held_out import make_held_out, write_benchmark
 from sqale_edge.benchmarks.questions import read_questions
 from sqale_edge.benchmarks.scoring import score
 from teacher import TeacherEngine
 
 from sqale_edge import Agent
-
-
-@pytest.mark.parametrize(
-    ("n_right", "n", "low", "high"), [(0, 10, 0.0, 0.2775), (85, 100, 0.7672, 0.9069), (10, 10, 0.7225, 1.0)]
-)
-def test_wilson(n_right, n, low, high):
-    """Published values of Wilson's interval."""
-    assert wilson_interval(n_right, n) == (pytest.approx(low, abs=5e-4), pytest.approx(high, abs=5e-4))
 
 
 def test_the_teacher_is_always_right(vocabulary, tmp_path):

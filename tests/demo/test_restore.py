@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import gguf
 import numpy as np
 import pytest
@@ -34,11 +32,10 @@ def test_only_the_demo_vocabulary_is_restored(qwen_gguf, tmp_path):
 
 
 def test_the_demo_shape_has_rows_of_256(vocabulary):
-    """Every width that a matrix of the demo model has is a multiple of 256, and the file stays below 12 MB."""
+    """Every width that a matrix of the demo model has is a multiple of 256."""
     from shape import make_config
 
     config = make_config(vocabulary.n_tokens, vocabulary.end_token)
     widths = [config["hidden_size"], config["intermediate_size"], config["num_attention_heads"] * config["head_dim"]]
     widths.append(config["linear_num_value_heads"] * config["linear_value_head_dim"])
     assert [width % 256 for width in widths] == [0, 0, 0, 0]
-    assert json.loads(json.dumps(config)) == config

@@ -228,6 +228,15 @@ def test_the_log_goes_to_logging_and_nowhere_else(qwen_gguf, caplog, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_context_that_cannot_be_made_is_one_line(tmp_path):
+    """With its size, the file, llama.cpp's reason and what can be done."""
+    bindings.initialise()
+    params = llama_cpp.llama_context_default_params()
+    with pytest.raises(ModelLoadError, match=r"no context of 512 tokens .* for '.*m\.gguf': .*NULL") as caught:
+        bindings.make_context(None, params, tmp_path / "m.gguf")
+    assert "SQALE_EDGE_N_CTX" in caught.value.hint
+
+
 def test_metadata_can_be_read_without_the_weights(qwen_gguf):
     """Name, vocabulary and markup of a file are there without loading it whole."""
     info = read_model_info(qwen_gguf)

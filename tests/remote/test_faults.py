@@ -1,5 +1,6 @@
 """Whatever a server does wrong is one line that says what to do."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -230,6 +231,37 @@ def test_cancel_while_waiting_to_ask_again(server, connect):
         list(tokens)
     assert time.perf_counter() - start < 2.0
     timer.join()
+
+
+@pytest.fixture
+def silent():
+    """The address of a host that answers nobody: its queue is full, so that connecting waits until it gives up."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as held:
+        for _ in range(10):
+            waiting = held.enter_context(socket.socket())
+            waiting.settimeout(0.3)
+            try:
+                waiting.connect(listener.getsockname())
+            except TimeoutError:
+                break
+        else:
+            pytest.skip("this system's queues do not fill")
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_cancel_while_connecting(connect, silent):
+    """A host that does not answer at all holds up neither a cancel nor a close."""
+    for end, error, message in (("cancel", Cancelled, "cancelled"), ("close", ModelError, "the engine is closed")):
+        engine = connect()
+        engine.server.address = Address.parse(silent)
+        tokens = begin(engine)
+        timer = threading.Timer(0.3, getattr(engine, end))
+        timer.start()
+        start = time.perf_counter()
+        with pytest.raises(error, match=message):
+            list(tokens)
+        assert time.perf_counter() - start < 1.3
+        timer.join()
 
 
 @pytest.mark.skipif(not FILES.is_dir(), reason="counts open files as Linux shows them")
