@@ -161,14 +161,10 @@ def _ask_three(bench: Bench, name: str, settings: dict[str, Any]) -> list[dict[s
 def _first_prompts(path: Path, questions: tuple[str, ...]) -> list[list[int]]:
     """The tokens of each question's first prompt; the weights stay on the disk."""
     from sqale_edge.llama.model import LlamaModel  # noqa: PLC0415 - llama.cpp is loaded with a model
-    from sqale_edge.settings import EngineSettings  # noqa: PLC0415
 
-    model = LlamaModel(path, EngineSettings(gpu_layers="off"), only_vocabulary=True)
-    try:
+    with LlamaModel.without_weights(path) as model:
         protocol = Protocol(lengthen_prompt(model.describe(n_ctx=1), model.vocabulary.tokenize))
         return [model.vocabulary.tokenize(protocol.first_prompt(question)) for question in questions]
-    finally:
-        model.close()
 
 
 def measure_votes(bench: Bench, seconds: float, result: Result) -> None:
