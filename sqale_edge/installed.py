@@ -3,7 +3,7 @@
     models/NAME/manifest.json      a model is there if its manifest is; it is replaced as a whole
     models/NAME/VERSION/           the files that the manifest speaks of
     models/.work/NAME/             a download or conversion that is not finished
-    models/.locks/NAME             held by the process that changes NAME
+    models/.locks/NAME.lock        held by the process that changes NAME
 
 This module only reads, so that a store on a read-only disk can be used; `sqale_edge.store` changes it. The manifest
 names its files relative to its own folder: a store can be moved.
@@ -22,6 +22,7 @@ from sqale_edge.errors import StoreError
 from sqale_edge.home import HOME_VARIABLE, home_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 Origin = Literal["converted", "ready-made"]
@@ -44,6 +45,26 @@ class StoredFile:
     name: str
     n_bytes: int
     sha256: str
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_file(value: object) -> bool:
+    return isinstance(value, StoredFile) and [type(part) for part in dataclasses.astuple(value)] == [str, int, str]
+
+
+# How a value out of JSON is looked at, by the type that `Manifest` says.
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "str": _is_text,
+    "Origin": _is_text,
+    "str | None": lambda value: value is None or _is_text(value),
+    "StoredFile": _is_file,
+    "tuple[StoredFile, ...]": lambda value: all(map(_is_file, value)),
+    "tuple[str, ...]": lambda value: all(map(_is_text, value)),
+    "dict[str, str]": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,9 +125,9 @@ class Manifest:
             values[key] = tuple(StoredFile(**entry) for entry in values[key])
         values["notes"] = tuple(values["notes"])
         manifest = cls(**values)
-        texts = [manifest.name, manifest.origin, manifest.source, manifest.file.name, *manifest.texts.values()]
-        if not all(isinstance(text, str) for text in texts) or not isinstance(manifest.file.n_bytes, int):
-            raise TypeError("a value is of a wrong type")
+        for field in dataclasses.fields(cls):
+            if not _KINDS[str(field.type)](getattr(manifest, field.name)):
+                raise TypeError(f"its {field.name} is of a wrong type")
         return manifest
 
 
@@ -200,7 +221,7 @@ def list_names() -> list[str]:
     """The models that have a manifest, sorted. Raises StoreError if the store cannot be looked at."""
     folder = store_folder()
     try:
-        found = [entry.name for entry in folder.iterdir() if is_model_name(entry.name)]
+        found = {entry.name.lower() for entry in folder.iterdir() if is_model_name(entry.name)}
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -208,4 +229,15 @@ def list_names() -> list[str]:
             f"the store {str(folder)!r} cannot be read: {error.strerror}",
             hint=f"check its permissions, or set {HOME_VARIABLE} to another folder",
         ) from None
-    return sorted(name for name in found if (folder / name / MANIFEST_NAME).exists())
+    return sorted(name for name in found if has_manifest(folder / name))
+
+
+def has_manifest(folder: Path) -> bool:
+    """Whether a model is there; also one that this user may not look at, about which `read_installed` says so."""
+    try:
+        (folder / MANIFEST_NAME).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True

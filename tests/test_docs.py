@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 MARKDOWN = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = runpy.run_path(str(ROOT / "docs/generate.py"))["PAGES"]
 CONTEXT = click.Context(cli, info_name="sqale-edge")
+CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
 def shell_blocks(text):
@@ -74,3 +75,24 @@ def test_errors_of_the_troubleshooting_are_real(name):
     rows = re.findall(r"^\| `(.+?)` \|", page.partition("\n## When it fails")[2] or page, re.MULTILINE)
     assert len(rows) > 10
     assert set(rows) - set(spoken_texts()) == set()
+
+
+def options_of(command):
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+
+
+@pytest.mark.parametrize("page", [page for page in MARKDOWN if page.name not in PAGES], ids=lambda page: page.name)
+def test_commands_of_the_documentation_exist(page):
+    """Each `sqale-edge COMMAND --option` in a page is one that the program has, with these options."""
+    text = page.read_text(encoding="utf-8")
+    wrong = []
+    for line in re.findall(r"(?:^|[\s`/\\])sqale-edge ([a-z][^`|\n]*)", "\n".join(CODE.findall(text)), re.MULTILINE):
+        if "…" in line:  # a message of the program
+            continue
+        command, words = cli, line.split()
+        while isinstance(command, click.Group) and words:
+            command = command.get_command(CONTEXT, words.pop(0))
+        given = [re.match(r"--[a-z-]+", word) for word in words]
+        if command is None or {match[0] for match in given if match} - options_of(command):
+            wrong.append(line)
+    assert wrong == []

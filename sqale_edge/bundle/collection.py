@@ -15,12 +15,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.metadata import parse_email
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from sqale_edge.bundle.wheels import check_repackable, read_metadata, read_tags, repack
+from sqale_edge.bundle.installer.children import without_settings_of_pip
+from sqale_edge.bundle.wheels import check_repackable, read_requirements, read_tags, repack
 from sqale_edge.errors import BundleError
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _take(needed: _Needed, target: Target, files: dict[str, Path]) -> Wheel | No
                 path=path,
                 hint="give the wheel for that system",
             )
-        read_metadata(path)
+        read_requirements(path)
         return Wheel(needed.name, version, path, "given")
     installed = _find_installed(needed.name)
     if installed is None or not read_tags(installed) & target.tags:
@@ -174,8 +174,7 @@ def _follow(names: list[str], found: dict[str, Wheel], needed: dict[str, _Needed
     """What the wheels of these names require: take note of it, and return what is new, or new in its extras."""
     new: dict[str, None] = {}
     for name in names:
-        for line in _read_requirements(name, found):
-            requirement = Requirement(line)
+        for requirement in _find_requirements(name, found):
             environments = [{**target.markers, "extra": extra} for extra in ("", *sorted(needed[name].extras))]
             if requirement.marker and not any(requirement.marker.evaluate(one) for one in environments):
                 continue
@@ -192,12 +191,12 @@ def _follow(names: list[str], found: dict[str, Wheel], needed: dict[str, _Needed
     return list(new)
 
 
-def _read_requirements(name: str, found: dict[str, Wheel]) -> list[str]:
+def _find_requirements(name: str, found: dict[str, Wheel]) -> list[Requirement]:
     """Of the wheel; of the installed package if there is none yet, or none to be had."""
     if name in found and found[name].origin != "installed":
-        return parse_email(read_metadata(found[name].path))[0].get("requires_dist", [])
+        return read_requirements(found[name].path)
     installed = _find_installed(name)
-    return installed.requires or [] if installed else []
+    return [Requirement(line) for line in (installed.requires or [])] if installed else []
 
 
 def _check_versions(found: dict[str, Wheel], needed: dict[str, _Needed]) -> None:
@@ -256,7 +255,7 @@ def _run_pip(requirements: list[str], index: _Index, folder: Path, wait: Callabl
         command += [word for name in target.pip_platforms for word in ("--platform", name)]
     command += [word for path in index.find_links for word in ("--find-links", str(path))]
     command += ["--no-index"] if index.is_offline else []
-    environment = {**os.environ, "PYTHONUTF8": "1"}
+    environment = without_settings_of_pip() if index.is_offline else dict(os.environ)  # a setting may name an address
     with subprocess.Popen(  # noqa: S603 - pip, with requirements of packages
         [*command, *requirements],
         stdin=subprocess.DEVNULL,
@@ -264,7 +263,7 @@ def _run_pip(requirements: list[str], index: _Index, folder: Path, wait: Callabl
         stderr=subprocess.PIPE,
         encoding="utf-8",
         errors="replace",
-        env=environment,
+        env={**environment, "PYTHONUTF8": "1"},
     ) as child:
         text = ""
         try:

@@ -8,7 +8,6 @@ import datetime as dt
 import errno
 import importlib.resources
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -24,14 +23,17 @@ from sqale_edge.bundle.installer.contents import (
     MODELS,
     WHEELS,
     Folder,
+    InstallError,
+    explain,
     make_requirements,
 )
 from sqale_edge.bundle.models import pack_model
 from sqale_edge.bundle.output import Output, is_zip
 from sqale_edge.bundle.targets import find_libc, find_target
+from sqale_edge.bundle.unfinished import REPLACED_NAME, work_folder
 from sqale_edge.errors import BundleError
 from sqale_edge.installed import MANIFEST_NAME
-from sqale_edge.new_files import partial_name, put_in_place
+from sqale_edge.new_files import put_in_place
 from sqale_edge.store.steps import Listener, Step
 
 if TYPE_CHECKING:
@@ -43,23 +45,6 @@ if TYPE_CHECKING:
     from sqale_edge.bundle.targets import Target
     from sqale_edge.installed import StoredFile
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_LAUNCHER = """\
-\"\"\"Install this bundle: see INSTALL.md. Nothing but Python is needed, and no network.\"\"\"
-import os
-import sys
-
-if sys.version_info < (3, 11):
-    sys.exit("Error: this is Python %d.%d. Fix: run it with Python {python}." % sys.version_info[:2])
-folder = os.path.dirname(os.path.abspath(__file__))
-sys.path = [path for path in sys.path if path != folder] + [folder]  # nothing here stands in for Python's own modules
-sys.dont_write_bytecode = True  # the bundle stays as it is
-from pathlib import Path
-
-from sqale_edge_installer.program import main
-
-sys.exit(main(Path(folder)))
-"""
 _INSTALLER = "sqale_edge_installer"  # what the folder with the installer is called in a bundle
 
 
@@ -118,9 +103,9 @@ def create_bundle(
     target = find_target(platform, python)
     name = f"sqale-edge-{__version__}-{target.platform}-python{target.python}"
     output = output or Path(f"{name}.zip")
-    _check_free(output, overwrite=overwrite)
-    with _disk_errors(output), partial_name(output) as work:
-        work.mkdir()
+    with _disk_errors(output):
+        _check_free(output, overwrite=overwrite)
+    with _disk_errors(output), work_folder(output, listener) as work:
         packed = [pack_model(text, work / f"model-{number}", listener) for number, text in enumerate(models)]
         _check_names(packed)
         _check_space(output, sum(file.n_bytes for one in packed for file in one.files))
@@ -160,17 +145,29 @@ def _check_free(output: Path, *, overwrite: bool) -> None:
     if not output.absolute().parent.is_dir():
         parent = str(output.absolute().parent)
         raise BundleError(f"there is no folder {parent!r}", path=output, hint="make it, or choose another place")
-    if not os.path.lexists(output):
+    try:
+        output.lstat()
+    except FileNotFoundError:
         return
     if not overwrite:
         raise BundleError(
             f"{str(output)!r} exists already", path=output, hint="choose another name, or overwrite it with --overwrite"
         )
-    is_bundle = not output.is_symlink() and (
-        output.is_file() if is_zip(output) else (output / LIST_NAME).is_file() and (output / ABOUT_NAME).is_file()
-    )
-    if not is_bundle:
+    if not _is_bundle(output):
         raise BundleError(f"{str(output)!r} is no bundle", path=output, hint="choose another name")
+
+
+def _is_bundle(path: Path) -> bool:
+    """Whether it is a bundle, as far as its names say."""
+    if path.is_symlink() or is_zip(path) != path.is_file():
+        return False
+    if path.is_dir():
+        return (path / LIST_NAME).is_file() and (path / ABOUT_NAME).is_file()
+    try:
+        names, _ = Archive(path).list_names()
+    except InstallError:
+        return False
+    return {LIST_NAME, ABOUT_NAME} <= set(names)
 
 
 def _check_names(packed: list[PackedModel]) -> None:
@@ -224,12 +221,13 @@ def _write(
     n_total = sum(one.path.stat().st_size for one in wheels) + sum(file.n_bytes for one in packed for file in one.files)
     output = Output(path, n_total, listener)
     try:
-        output.add("install.py", _LAUNCHER.format(python=about["python"]).encode("ascii"))
-        output.add("INSTALL.md", _make_page(about, title).encode("utf-8"))
         installer = importlib.resources.files("sqale_edge.bundle.installer")
         for module in sorted(installer.iterdir(), key=lambda each: each.name):
             if module.name.endswith(".py"):
                 output.add(f"{_INSTALLER}/{module.name}", module.read_bytes())
+        modules = {name.rpartition("/")[2]: digest for name, digest in output.digests.items()}
+        output.add("install.py", _render("install.py", python=about["python"], modules=modules))
+        output.add("INSTALL.md", _render("INSTALL.md", title=title, is_windows="windows" in about["platform"], **about))
         for wheel in wheels:
             output.add(f"{WHEELS}/{wheel.path.name}", wheel.path)
         pins = [(one.name, one.version, output.digests[f"{WHEELS}/{one.path.name}"]) for one in wheels]
@@ -255,16 +253,16 @@ def _check_digest(found: str, file: StoredFile, packed: PackedModel) -> None:
 
 
 def _dump(value: dict[str, Any]) -> bytes:
-    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode("utf-8")
+    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode("utf-8", "backslashreplace")
 
 
-def _make_page(about: dict[str, Any], title: str) -> str:
-    """What a person reads first."""
+def _render(name: str, **values: Any) -> bytes:
+    """A file of the bundle, out of its template."""
     import jinja2  # noqa: PLC0415 - not a light import
 
-    template = importlib.resources.files("sqale_edge.bundle").joinpath("INSTALL.md.jinja").read_text(encoding="utf-8")
+    template = importlib.resources.files("sqale_edge.bundle").joinpath(f"{name}.jinja").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=False, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)  # noqa: S701 - not HTML
-    return environment.from_string(template).render(**about, title=title, is_windows="windows" in about["platform"])
+    return environment.from_string(template).render(values).encode("utf-8")
 
 
 def _put_in_place(made: Path, output: Path, *, overwrite: bool) -> None:
@@ -273,7 +271,7 @@ def _put_in_place(made: Path, output: Path, *, overwrite: bool) -> None:
         if made.is_file():
             put_in_place(made, output, overwrite=overwrite)
             return
-        replaced = made.with_name("replaced")
+        replaced = made.with_name(REPLACED_NAME)
         if overwrite and output.is_dir():
             output.rename(replaced)
         try:
@@ -296,13 +294,5 @@ def _disk_errors(output: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = str(output.absolute().parent)
-        if error.errno in _FULL:
-            raise BundleError(
-                f"the disk of {where!r} is full", path=output, hint="free some space, or choose a place on another disk"
-            ) from error
-        raise BundleError(
-            f"{str(error.filename or output)!r} cannot be used: {error.strerror or error}",
-            path=output,
-            hint="check its permissions, or choose another place",
-        ) from error
+        known = explain(error, output.absolute().parent)
+        raise BundleError(str(known), path=output, hint=known.hint) from error

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqale_edge.bundle.installer.contents import CHUNK_BYTES, MODELS, InstallError, is_safe_name
+from sqale_edge.bundle.installer.contents import MODELS, InstallError, is_safe_name
 from sqale_edge.errors import BundleError, StoreError
 from sqale_edge.installed import MANIFEST_NAME, Manifest, StoredFile, is_model_name, read_installed
 from sqale_edge.models import DEMO
@@ -90,8 +89,8 @@ def _describe_file(path: Path, folder: Path, listener: Listener) -> Manifest:
     place.version.mkdir(parents=True)
     search = TextSearch(Hub(is_offline=True), PromptChoice(), (path.name,))
     file = hash_file(path, str(path.absolute()), listener)
-    name = make_name(path.name.removesuffix(".gguf"))
     try:
+        name = make_name(path.name)
         return describe_gguf(place, path, file, listener, name=name, asked=path.name, search=search)
     except StoreError as error:
         error.hint = f"sqale-edge models add {path.name}, and give its name to bundle create"
@@ -181,13 +180,13 @@ def _copy(contents: Contents, manifest: Manifest, place: Workplace, listener: Li
     files = (manifest.file, *manifest.files)
     check_space(place.work, {"copy": sum(file.n_bytes for file in files)})
     for file in files:
-        digest, n_done = hashlib.sha256(), 0
         name = f"{MODELS}/{manifest.name}/{file.name}"
-        with contents.source.open(name) as source, (place.version / file.name).open("xb") as copy:
-            while chunk := source.read(CHUNK_BYTES):
-                digest.update(chunk)
-                copy.write(chunk)
-                n_done += len(chunk)
-                listener.show(Step("copy", file.name, n_done, max(n_done, file.n_bytes)))
-        if digest.hexdigest() != file.sha256:
-            raise InstallError(f"{name!r} has changed since it was looked at", hint="run the same command again")
+
+        def wait(n_done: int, file: StoredFile = file) -> None:
+            listener.show(Step("copy", file.name, n_done, max(n_done, file.n_bytes)))
+
+        n_bytes = contents.copy(name, place.version / file.name, wait)
+        if n_bytes != file.n_bytes:
+            raise InstallError(
+                f"{name!r} has {n_bytes:,} bytes, its manifest says {file.n_bytes:,}", hint="have the bundle made again"
+            )

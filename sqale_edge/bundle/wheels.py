@@ -16,9 +16,12 @@ import io
 import os
 import re
 import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.metadata import parse_email
+from packaging.requirements import Requirement
 from packaging.tags import Tag, parse_tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
@@ -44,14 +47,15 @@ def read_tags(distribution: Distribution) -> frozenset[Tag]:
     return frozenset(tag for line in lines for tag in parse_tag(line))
 
 
-def read_metadata(wheel: Path) -> str:
-    """The METADATA of a wheel. Raises BundleError if it is none."""
+def read_requirements(wheel: Path) -> list[Requirement]:
+    """What a wheel requires. Raises BundleError if it is none."""
     try:
         parse_wheel_filename(wheel.name)
         with zipfile.ZipFile(wheel) as archive:
             (name,) = [one for one in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", one)]
-            return archive.read(name).decode("utf-8")
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+            metadata, _ = parse_email(archive.read(name))
+        return [Requirement(line) for line in metadata.get("requires_dist", [])]
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise BundleError(f"{str(wheel)!r} is no wheel: {error}", path=wheel, hint="give a .whl file") from None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +15,7 @@ from sqale_edge.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from sqale_edge.bundle.installer.contents import Contents
     from sqale_edge.store.steps import Listener
@@ -128,7 +128,7 @@ def verify(path: Path, *, digest: str | None, as_json: bool) -> int:
     from sqale_edge.bundle.creation import open_bundle  # noqa: PLC0415 - keeps --help light
     from sqale_edge.bundle.installer.contents import check_digest, find_damage  # noqa: PLC0415
 
-    with _errors(), listening() as listener:
+    with _errors(path), listening() as listener:
         contents, problems = find_damage(open_bundle(path), _shower(listener))
     if as_json:
         write_out(dump_json({"path": str(path), "digest": contents.digest, "problems": problems}, indent=2))
@@ -140,7 +140,7 @@ def verify(path: Path, *, digest: str | None, as_json: bool) -> int:
         )
         click.echo(printable(line), err=True)
         return EXIT_ERROR
-    with _errors():
+    with _errors(path):
         check_digest(contents, digest)
     _say("whole, and the one with that digest" if digest else "whole; compare the digest with what its maker says")
     return 0
@@ -171,18 +171,19 @@ def install(
     from sqale_edge.bundle.creation import open_bundle  # noqa: PLC0415 - keeps --help light
     from sqale_edge.bundle.installer.contents import check_bundle  # noqa: PLC0415
     from sqale_edge.bundle.installer.installation import install_bundle  # noqa: PLC0415
-    from sqale_edge.bundle.installer.place import find_command  # noqa: PLC0415
+    from sqale_edge.bundle.installer.place import choose_place, find_command  # noqa: PLC0415
 
     if models_only and (no_models or venv):
         raise click.UsageError("--models-only installs no program: leave out --no-models and --venv")
     if models_only:
-        with _errors(), listening() as listener:
+        with _errors(path), listening() as listener:
             contents = check_bundle(open_bundle(path), _shower(listener), digest)
             report = _place_models(contents, listener)
         write_out(dump_json(report, indent=2) if as_json else "\n".join(report["models"]))
         return
-    venv = (venv or Path.home() / "sqale-edge").expanduser().absolute()
-    with _errors(), listening() as listener:
+    with _errors(path):
+        venv = choose_place(venv)
+    with _errors(venv), listening() as listener:
         found = install_bundle(open_bundle(path), venv, _shower(listener), digest=digest, models=not no_models)
     command = find_command(venv)
     _say(f"The digest of the bundle is {found}")
@@ -202,14 +203,15 @@ def _place_models(contents: Contents, listener: Listener) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _errors() -> Iterator[None]:
-    """What the installer raises, which knows nothing of this package, becomes one of its errors."""
-    from sqale_edge.bundle.installer.contents import InstallError  # noqa: PLC0415 - keeps --help light
+def _errors(where: Path) -> Iterator[None]:
+    """What the installer raises, which knows nothing of this package, or the system becomes a BundleError."""
+    from sqale_edge.bundle.installer.contents import InstallError, explain  # noqa: PLC0415 - keeps --help light
 
     try:
         yield
-    except InstallError as error:
-        raise BundleError(str(error), hint=error.hint) from error
+    except (InstallError, OSError) as error:
+        known = error if isinstance(error, InstallError) else explain(error, where)
+        raise BundleError(str(known), path=where, hint=known.hint) from error
 
 
 def _shower(listener: Listener) -> Any:

@@ -151,7 +151,7 @@ def _say_what_next(console: Console, shop: Path, episodes: list[Episode]) -> Non
         f"{len(episodes)} questions, {n_tokens} tokens, {seconds:.1f} s. The sample database is {shop}",
         "Ask it yourself, or ask a database of yours:",
         f'  sqale-edge ask {_quote(shop)} "How many orders with status open are there?" --model demo --trace',
-        "For real questions convert a model that was trained for them: sqale-edge convert --help",
+        "For real questions get a model that was trained for them: sqale-edge models pull sqale",
     )
     console.print(Text(printable("\n".join(lines))), highlight=False, soft_wrap=True)
 

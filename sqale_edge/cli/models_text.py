@@ -26,7 +26,7 @@ def list_models() -> list[dict[str, Any]]:
     """Every model that is there, every one of the catalogue, and what is unfinished; those that are there first."""
     catalogue = read_catalogue().models
     names = list_names()
-    entries = [_describe_shortly(name) for name in names]
+    entries = [entry for name in names if (entry := _describe_shortly(name))]
     card = read_demo_card()
     entries.append({"name": DEMO, "state": "part of the package", "source": "sqale-edge", "about": card.label})
     unfinished = {one.name: one.n_bytes for one in list_unfinished() if one.name not in names}
@@ -40,10 +40,12 @@ def list_models() -> list[dict[str, Any]]:
     return entries
 
 
-def _describe_shortly(name: str) -> dict[str, Any]:
+def _describe_shortly(name: str) -> dict[str, Any] | None:
+    """None for a model that was removed since it was listed."""
     try:
         installed = read_installed(name)
-        assert installed, "it was listed"
+        if installed is None:
+            return None
         installed.check_present()
     except StoreError as error:
         return {"name": name, "state": "damaged", "about": str(error)}

@@ -71,7 +71,7 @@ def add_model(
     if quantization.is_given and not is_checkpoint:
         raise choice.refuse_finished(str(path))
     _check_readable(path)
-    usual = found[1] if found else path.absolute().name.removesuffix(".gguf")
+    usual = found[1] if found else path.absolute().name
     name = check_name(name) if name else make_name(usual)
     with open_workplace(name, listener) as place:
         _check_free(name)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from typing import TYPE_CHECKING
 
 from sqale_edge.errors import ModelNotFoundError
-from sqale_edge.installed import MANIFEST_NAME, StoredFile, is_model_name, list_names, read_installed, store_folder
+from sqale_edge.installed import StoredFile, has_manifest, is_model_name, list_names, read_installed, store_folder
 from sqale_edge.models import DEMO
 from sqale_edge.store.steps import Listener, hash_file
 from sqale_edge.store.workplace import open_workplace, work_folder
@@ -51,9 +52,12 @@ def missing(name: str) -> ModelNotFoundError:
 
 def list_unfinished() -> list[Unfinished]:
     """Work that was not finished and can go on, of models that are there or not; what is going on now, too."""
-    folder = store_folder() / ".work"
     found = []
-    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+    try:
+        entries = sorted((store_folder() / ".work").iterdir())
+    except OSError:  # there is none, or it is somebody else's
+        return []
+    for entry in entries:
         with contextlib.suppress(OSError):  # it may just be finished
             if n_bytes := sum(path.stat().st_size for path in entry.rglob("*") if path.is_file()):
                 found.append(Unfinished(entry.name, n_bytes))
@@ -90,8 +94,7 @@ def remove_model(name: str, listener: Listener | None = None) -> None:
         StoreError: It cannot be deleted.
     """
     name = name.lower()
-    is_there = (store_folder() / name / MANIFEST_NAME).exists() or work_folder(name).exists()
-    if not is_model_name(name) or not is_there:
+    if not is_model_name(name) or not (has_manifest(store_folder() / name) or os.path.lexists(work_folder(name))):
         raise missing(name)
     with open_workplace(name, listener or Listener()) as place:
         place.remove()

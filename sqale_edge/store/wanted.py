@@ -88,6 +88,6 @@ def check_name(name: str) -> str:
 
 
 def make_name(text: str) -> str:
-    """A name that is like `text`."""
-    name = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._")[:64].strip("-._")
+    """A name that is like `text`, which may be that of a file."""
+    name = re.sub(r"[^a-z0-9._-]+", "-", text.lower().removesuffix(".gguf")).strip("-._")[:64].strip("-._")
     return check_name(name or "model")

@@ -78,7 +78,8 @@ class Workplace:
         self.version.rename(self.model / name)
         _write_to_disk(self.model)
         draft = self.model / f"{MANIFEST_NAME}.new"
-        draft.write_text(_dump_manifest(placed), encoding="utf-8", newline="\n")
+        # A path may hold bytes that are no UTF-8: what stands for them is escaped as JSON escapes it.
+        draft.write_text(_dump_manifest(placed), encoding="utf-8", errors="backslashreplace", newline="\n")
         _write_to_disk(draft)
         draft.replace(self.model / MANIFEST_NAME)
         _write_to_disk(self.model)
@@ -132,7 +133,7 @@ def open_workplace(name: str, listener: Listener) -> Iterator[Workplace]:
     with disk_errors(store):
         locks = store / ".locks"
         locks.mkdir(parents=True, exist_ok=True)
-        with _locked(locks / name, listener):
+        with _locked(locks / f"{name}.lock", name, listener):  # no name of its other files ends so
             place = Workplace(store / name, work_folder(name))
             place.work.mkdir(parents=True, exist_ok=True)
             try:
@@ -146,7 +147,7 @@ def open_workplace(name: str, listener: Listener) -> Iterator[Workplace]:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, listener: Listener) -> Iterator[None]:
+def _locked(path: Path, name: str, listener: Listener) -> Iterator[None]:
     """For the block no other process and no other thread is in one with this path."""
     owner = path.with_name(f"{path.name}.owner")
     if not path.exists():
@@ -157,9 +158,9 @@ def _locked(path: Path, listener: Listener) -> Iterator[None]:
             is_said = False
             while not _try_lock(lock):
                 if not is_said:
-                    listener.note(f"waiting for {_read_owner(owner)}, which is changing the model {path.name!r}")
+                    listener.note(f"waiting for {_read_owner(owner)}, which is changing the model {name!r}")
                     is_said = True
-                listener.show(Step("wait", path.name, 0, 1))
+                listener.show(Step("wait", name, 0, 1))
                 time.sleep(_POLL_S)
             owner.write_text(str(os.getpid()), encoding="ascii")
             yield

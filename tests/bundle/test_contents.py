@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -11,7 +13,7 @@ import pytest
 from small_bundles import write_small_bundle
 
 from sqale_edge.bundle.creation import open_bundle
-from sqale_edge.bundle.installer.contents import InstallError, check_bundle, find_damage, is_safe_name
+from sqale_edge.bundle.installer.contents import Folder, InstallError, check_bundle, find_damage, is_safe_name
 
 
 def show(*_):
@@ -134,3 +136,47 @@ def test_a_description_of_another_version(wheels, tmp_path, about):
 def test_names_that_no_bundle_has(name):
     """They would be another file on some system."""
     assert not is_safe_name(name)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"glibc": "9" * 5000},
+        {"glibc": [2]},
+        {"platform": "linux\n\x1b[2J"},
+        {"python": "3.11 "},
+        {"models": ["../../x"]},
+        {"first": "--index-url"},
+    ],
+)
+def test_a_description_with_a_wrong_value(wheels, tmp_path, values):
+    """Whole, but of somebody who wants something: no traceback, no way out, nothing for a terminal."""
+    named = [dataclasses.replace(wheels[0], name=values.get("first", "pip")), wheels[1]]
+    write_small_bundle(tmp_path / "b", named, **values)
+    contents = check_bundle(open_bundle(tmp_path / "b"), show)
+    with pytest.raises(InstallError, match="is not one that this version can read"):
+        contents.read_about()
+
+
+def test_a_bundle_without_a_description(small):
+    """Its list knows of none either: the file is named."""
+    (small / "bundle.json").unlink()
+    lines = (small / "SHA256SUMS").read_text().splitlines(keepends=True)
+    (small / "SHA256SUMS").write_text("".join(line for line in lines if "bundle.json" not in line))
+    with pytest.raises(InstallError, match=r"is damaged: 'bundle\.json' is missing"):
+        check_bundle(open_bundle(small), show).read_about()
+
+
+def test_files_that_cannot_be_read_are_named(small):
+    """As on a stick that fails; the others are looked at nevertheless."""
+
+    class Failing(Folder):
+        def open(self, name):
+            if name in ("INSTALL.md", "bundle.json"):
+                raise OSError(errno.EIO, "Input/output error")
+            return super().open(name)
+
+    change("install.py")(small)
+    _, problems = find_damage(Failing(small), show)
+    assert problems[:2] == [f"{name!r} cannot be read: Input/output error" for name in ("INSTALL.md", "bundle.json")]
+    assert [line.split("'")[1] for line in problems[2:]] == ["install.py"]

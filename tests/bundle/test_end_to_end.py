@@ -8,14 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 
 import pytest
 from command_line import run as run_command
 from command_line import start as start_command
 
 from sqale_edge.bundle.installer.place import find_command
+from sqale_edge.bundle.unfinished import work_folder
 from sqale_edge.models import find_model
 from sqale_edge.store.add import add_model
+from sqale_edge.store.steps import Listener
 
 NO_NETWORK = ["unshare", "--user", "--map-root-user", "--net"]
 WAIT_S = 300
@@ -107,7 +110,15 @@ def test_verify_has_exit_code_1_for_damage(made, tmp_path, run):
 def test_a_name_that_is_taken(made, tmp_path, run):
     """Nothing is replaced unless that is asked for, and then only a bundle."""
     path, _, _ = made
-    for arguments in (["-o", path], ["-o", tmp_path], ["-o", tmp_path, "--overwrite"], ["-o", tmp_path / "x" / "y"]):
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        archive.writestr("mine", "")
+    for arguments in (
+        ["-o", path],
+        ["-o", tmp_path],
+        ["-o", tmp_path, "--overwrite"],
+        ["-o", tmp_path / "photos.zip", "--overwrite"],
+        ["-o", tmp_path / "x" / "y"],
+    ):
         code, out, err = run("bundle", "create", *arguments)
         assert (code, out, err.count("\n")) == (1, "", 1)
         assert any(text in err for text in ("exists already", "is no bundle", "there is no folder"))
@@ -126,12 +137,35 @@ def test_ctrl_c_leaves_nothing_of_create(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are those of POSIX")
+def test_what_a_killed_create_leaves_is_deleted_by_the_next(tmp_path):
+    """But not while its process lives; and it is said."""
+    process = start_command("bundle", "create", "-o", tmp_path / "b.zip")
+    while not list(tmp_path.glob(".sqale-edge-*.part/wheels/*.whl")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    (left,) = tmp_path.iterdir()
+    notes = []
+    listener = Listener(note=notes.append)
+    with work_folder(tmp_path / "c.zip", listener) as work:
+        assert sorted(tmp_path.iterdir()) == sorted([left, work])
+        process.kill()
+        process.communicate(timeout=WAIT_S)
+        with work_folder(tmp_path / "d.zip", listener) as other:
+            assert sorted(tmp_path.iterdir()) == sorted([other, work])
+    assert list(tmp_path.iterdir()) == []
+    assert notes == [f"deleted what a killed run has left: {str(left)!r}"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["create", "--platform", "beos"], "there is no platform 'beos'"),
         (["verify", "nowhere"], "there is no bundle 'nowhere'"),
         (["create", "--model", "nothing"], "there is no model 'nothing' in the store"),
+        (["create", "-o", "n" * 300], "cannot be used: File name too long"),
+        (["verify", "n" * 300], "cannot be used: File name too long"),
+        (["install", "nowhere", "--venv", "~nobody-of-this-name"], "there is no home for "),
     ],
 )
 def test_errors_are_one_line(run, tmp_path, monkeypatch, arguments, message):

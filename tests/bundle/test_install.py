@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import zipfile
+from pathlib import Path
 
 import pytest
 from small_bundles import write_small_bundle, write_wheel
 
 from sqale_edge.bundle.collection import Wheel
 from sqale_edge.bundle.creation import open_bundle
-from sqale_edge.bundle.installer.contents import InstallError
+from sqale_edge.bundle.installer.contents import InstallError, check_bundle
 from sqale_edge.bundle.installer.installation import install_bundle
 from sqale_edge.bundle.installer.place import find_command, find_python, held
 
@@ -211,10 +215,15 @@ def test_a_wheel_that_pip_refuses(wheels, tmp_path):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a mount namespace")
 @pytest.mark.parametrize(
     ("options", "message"),
-    [("ro", "cannot be written to: Read-only file system"), ("size=4m", " MB free, but ")],
+    [
+        ("ro", "cannot be written to: Read-only file system. Fix: choose another place"),
+        ("size=4m", " MB free, but "),
+        ("nr_inodes=7", "venv' is full. Fix: free some space"),
+        ("nr_inodes=200", ". Fix: free some space, and run the same command again"),
+    ],
 )
 def test_a_disk_that_cannot_take_it(small, tmp_path, options, message):
-    """Read-only, or too small: one line, before anything is written."""
+    """Read-only, too small, or full in the middle of it: one line, and nothing stays."""
     (tmp_path / "disk").mkdir()
     mount = f'mount -t tmpfs -o {options} none "$1" || exit 77'
     script = f'{mount}; "$2" -I "$3/install.py" --venv "$1/venv"; echo $?; ls -A "$1"'
@@ -240,7 +249,7 @@ def test_two_at_once(small, tmp_path):
 
 
 @needs_posix
-@pytest.mark.parametrize("step", ["check", "make", "install", "try"])
+@pytest.mark.parametrize("step", ["check", "make", "unpack", "install", "try"])
 def test_ctrl_c_leaves_nothing(small, tmp_path, step):
     """In every step: no folder, and no process that goes on in it."""
 
@@ -302,3 +311,125 @@ def test_a_killed_installer_takes_pip_with_it(small, tmp_path):
             return
         time.sleep(0.05)
     pytest.fail(running)
+
+
+@needs_posix
+def test_impatience_leaves_nothing(small, tmp_path):
+    """Ctrl-C again and again: what cleans up is not interrupted."""
+    process = start(small, "--venv", tmp_path / "venv")
+    while not (tmp_path / "venv/.wheels/requirements.txt").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.002)
+    out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "", "Cancelled.\n")
+    assert not (tmp_path / "venv").exists()
+
+
+@needs_posix
+def test_what_is_ignored_stays_ignored(small, tmp_path):
+    """As with `nohup`: a closed terminal does not end it."""
+    process = start(small, "--venv", tmp_path / "venv", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    while not (tmp_path / "venv").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(WAIT_S) == 0
+    assert runs(tmp_path / "venv")
+    process.communicate()
+
+
+def test_pip_is_not_swapped_after_the_check(small, wheels, tmp_path):
+    """What runs is a copy that was compared on the way, and not what lies in the bundle by then."""
+    proof = tmp_path / "proof"
+
+    def swap(step, *_):
+        if step == "make":
+            with zipfile.ZipFile(small / "wheels" / wheels[0].path.name, "w") as archive:
+                archive.writestr("pip/__init__.py", "")
+                archive.writestr("pip/__main__.py", f"open({str(proof)!r}, 'w')")
+
+    with pytest.raises(InstallError):
+        install_bundle(open_bundle(small), tmp_path / "venv", swap)
+    assert (proof.exists(), (tmp_path / "venv").exists()) == (False, False)
+
+
+def compile_beside(folder, text):
+    """A compiled file that Python would take for that of `program.py`, unlooked at."""
+    (folder.parent / "evil.py").write_text(text)
+    target = folder / "sqale_edge_installer" / "__pycache__" / f"program.{sys.implementation.cache_tag}.pyc"
+    py_compile.compile(
+        folder.parent / "evil.py", target, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+    )
+
+
+ADDED = {
+    "in the place of Python's own": lambda folder, text: (folder / "argparse.py").write_text(text),
+    "looked for, but not there": lambda folder, text: (folder / "msvcrt.py").write_text(text),
+    "compiled": compile_beside,
+    "cut": lambda folder, _: (folder / "sqale_edge_installer/program.py").write_text(""),
+    "missing": lambda folder, _: shutil.rmtree(folder / "sqale_edge_installer"),
+}
+
+
+@pytest.mark.parametrize("what", ADDED)
+def test_nothing_that_was_added_is_run(small, tmp_path, what):
+    """Who has compared SHA256SUMS and what it lists may start `install.py`: other files in the folder do nothing.
+
+    Also where the folder is known by a link, which Python takes for what it points to.
+    """
+    proof = tmp_path / "proof"
+    ADDED[what](small, f"open({str(proof)!r}, 'w').close()\n")
+    (tmp_path / "link").symlink_to(small)
+    command = [sys.executable, tmp_path / "link" / "install.py", "--verify"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert "is damaged: " in done.stderr
+    assert " Fix: " in done.stderr
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize(
+    ("venv", "message"),
+    [
+        ("~nobody-of-this-name/x", "there is no home for '~nobody-of-this-name/x'"),
+        ("{tmp}/a" + os.pathsep + "b", "no program can be installed into "),
+        ("{tmp}/small/venv", "is in the bundle itself"),
+        ("{tmp}/small", "is in the bundle itself"),
+        ("{tmp}/" + "/".join(["n" * 240] * 3), "cannot be written to: "),
+    ],
+)
+def test_places_that_cannot_be(small, tmp_path, venv, message):
+    """One line with the fix; nothing is made, and the bundle is as before."""
+    venv = venv.format(tmp=tmp_path)
+    if "n" * 240 in venv:
+        Path(venv).parent.mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = run(small, "--venv", venv)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert message in err
+    assert " Fix: " in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_path_that_the_output_cannot_have(small, tmp_path):
+    """Where stdout is not UTF-8 by its own: it was installed, and that is what the exit code says."""
+    command = [sys.executable, small / "install.py", "--venv", tmp_path / "名前"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert (done.returncode, done.stdout.decode()) == (0, f"{find_command(tmp_path / '名前')}\n"), done.stderr
+
+
+@needs_posix
+def test_the_page_can_be_followed(small, tmp_path):
+    """With pip: every command of INSTALL.md works in the folder of the bundle, which stays whole."""
+    page = (small / "INSTALL.md").read_text(encoding="utf-8").partition("With pip")[2]
+    lines = re.findall(r"^    (\S.*)$", page, re.MULTILINE)
+    assert len(lines) == 4
+    places = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    environment = {"PATH": os.pathsep.join(places), "HOME": str(tmp_path / "home"), "PIP_CONFIG_FILE": os.devnull}
+    (tmp_path / "home").mkdir()
+    subprocess.run(["sh", "-c", "\n".join(["set -e", *lines])], cwd=small, check=True, env=environment)
+    assert check_bundle(open_bundle(small), show)

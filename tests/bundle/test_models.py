@@ -129,6 +129,10 @@ def test_models_that_cannot_be_packed(tmp_path):
         pack_model(str(tmp_path / "x.gguf"), tmp_path / "a", LISTENER)
     with pytest.raises(BundleError, match="part of every bundle"):
         pack_model("demo", tmp_path / "a", LISTENER)
+    shutil.copy(find_model("demo").path, tmp_path / "demo.gguf")
+    with pytest.raises(StoreError, match="cannot be called 'demo'") as error:
+        pack_model(str(tmp_path / "demo.gguf"), tmp_path / "b", LISTENER)
+    assert error.value.hint == "sqale-edge models add demo.gguf, and give its name to bundle create"
 
 
 @pytest.mark.parametrize(
@@ -139,19 +143,46 @@ def test_models_that_cannot_be_packed(tmp_path):
         {"file": {"name": "../../x", "n_bytes": 1, "sha256": "0" * 64}},
         {"format": 2},
         {"texts": 1},
+        {"quant": 5},
+        {"notes": [1]},
+        {"versions": []},
+        {"source_files": [{"name": "x", "n_bytes": "1", "sha256": "0"}]},
     ],
 )
 def test_a_manifest_cannot_lead_out_of_the_store(packed, tmp_path, change):
     """Of a bundle that somebody has made by hand, with the right digests."""
     shutil.copytree(packed / "one", tmp_path / "b")
-    path = tmp_path / "b/models/tiny/manifest.json"
-    old = hashlib.sha256(path.read_bytes()).hexdigest()
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    new = hashlib.sha256(path.read_bytes()).hexdigest()
-    (tmp_path / "b/SHA256SUMS").write_text((tmp_path / "b/SHA256SUMS").read_text().replace(old, new))
+    change_manifest(tmp_path / "b", change)
     with pytest.raises(BundleError, match="has no manifest that this version can read"):
         place(tmp_path / "b")
     assert list_names() == []
+
+
+def change_manifest(folder, change):
+    """A bundle in which `change` was made to the manifest, and the list written anew."""
+    path = folder / "models/tiny/manifest.json"
+    old = hashlib.sha256(path.read_bytes()).hexdigest()
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    new = hashlib.sha256(path.read_bytes()).hexdigest()
+    (folder / "SHA256SUMS").write_text((folder / "SHA256SUMS").read_text().replace(old, new))
+
+
+def test_a_wrong_length_is_no_model(packed, tmp_path):
+    """It would be in the store, and never be loaded."""
+    shutil.copytree(packed / "one", tmp_path / "b")
+    file = json.loads((tmp_path / "b/models/tiny/manifest.json").read_text())["file"]
+    change_manifest(tmp_path / "b", {"file": file | {"n_bytes": file["n_bytes"] + 1}})
+    with pytest.raises(InstallError, match="bytes, its manifest says"):
+        place(tmp_path / "b")
+    assert (list_names(), list_unfinished()) == ([], [])
+
+
+def test_texts_that_are_no_unicode(packed, tmp_path):
+    """Half a character, as JSON can say it: stored as it is, and shown without harm."""
+    shutil.copytree(packed / "one", tmp_path / "b")
+    change_manifest(tmp_path / "b", {"licence": "\ud800"})
+    assert place(tmp_path / "b") == {"tiny": True}
+    assert read_installed("tiny").manifest.licence == "\ud800"
 
 
 def test_a_bundle_that_changes_meanwhile(packed, tmp_path):

@@ -9,14 +9,16 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from packaging.utils import parse_wheel_filename
 from small_bundles import write_wheel
 
-from sqale_edge.bundle.collection import collect_wheels
+from sqale_edge.bundle.collection import _Index, _run_pip, collect_wheels
 from sqale_edge.bundle.targets import find_target
 from sqale_edge.bundle.wheels import read_tags, repack
 from sqale_edge.errors import BundleError
@@ -170,6 +172,47 @@ def test_a_wrong_wheel(tmp_path, wheel, message):
     (tmp_path / "out").mkdir()
     with pytest.raises(BundleError, match=message):
         collect_wheels(find_target(), tmp_path / "out", given=[given], is_offline=True)
+
+
+@pytest.mark.parametrize("damage", ["its bytes", "what it requires"])
+def test_a_damaged_wheel(tmp_path, damage):
+    """What somebody gives with --wheel is looked at before it is needed; one error says which it is."""
+    path = write_wheel(tmp_path, name="llama_cpp_python", version="0.3.36", requires=["!!"])
+    if damage == "its bytes":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("llama_cpp_python-0.3.36.dist-info/METADATA", bytes(range(200)))
+        content = bytearray(path.read_bytes())
+        start = content.index(b"METADATA") + len("METADATA")
+        content[start : start + 8] = b"\xff" * 8
+        path.write_bytes(content)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(BundleError, match="is no wheel"):
+        collect_wheels(find_target(), tmp_path / "out", given=[path], is_offline=True)
+
+
+def test_offline_means_offline(tmp_path, monkeypatch):
+    """Also where somebody's settings of pip name an address to look at beside the index."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/wheels"
+        monkeypatch.setenv("NO_PROXY", "*")
+        monkeypatch.setenv("PIP_FIND_LINKS", f"{address}/of-a-variable")
+        (tmp_path / "pip.conf").write_text(f"[global]\nfind-links = {address}\n")
+        monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+        index = _Index(find_target("windows-arm64", "3.12"), (), is_offline=True)
+        assert "No matching distribution" in _run_pip(["numpy==1.26"], index, tmp_path, lambda: None)
+        server.shutdown()
+    assert asked == []
 
 
 def test_a_file_that_is_no_wheel(tmp_path):

@@ -63,6 +63,7 @@ def test_the_whole_demonstration(run, tmp_path):
     (line,) = (line for line in done.stderr.splitlines() if "sqale-edge ask" in line)
     assert str(shop) in line
     question = line.split('"')[1]
+    assert done.stderr.endswith("sqale-edge models pull sqale\n")
     answer = run("ask", shop, question, "--model", "demo", "--threads", "1", "--format", "json")
     assert answer.returncode == 0, answer.stderr
     assert "demo model" in answer.stderr

@@ -23,7 +23,7 @@ from sqale_edge.store.training_texts import PromptChoice
 
 def test_a_file_is_copied(qwen_gguf, tmp_path):
     """The original can go; it says that somebody else made it."""
-    original = tmp_path / "My Model (v2).gguf"
+    original = tmp_path / "My Model (v2).GGUF"
     original.write_bytes(qwen_gguf.read_bytes())
     installed = add_model(str(original))
     original.unlink()

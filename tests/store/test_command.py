@@ -122,6 +122,14 @@ def test_wrong_usage_has_exit_code_2(run, arguments, message):
     assert message in err
 
 
+def test_a_name_that_is_too_long(tiny, run):
+    """For any command it is one that is not there."""
+    for command in ("show", "path", "rm", "verify"):
+        code, out, err = run("models", command, "n" * 300)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert "there is no model 'nnn" in err
+
+
 @needs_posix
 def test_a_manifest_cannot_steer_a_terminal(tiny, hub, run):
     """Texts of the hub are shown with their controls escaped."""

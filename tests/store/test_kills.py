@@ -35,7 +35,7 @@ def test_a_kill_while_a_model_is_replaced_leaves_the_old_or_the_new_one():
     result = kill("replace")
     assert result["n_kills"] >= 15
     assert 2 <= result["n_new"] < result["n_kills"]
-    assert [name.rpartition("/")[2] for name in result["left"]] == ["m", "m.gguf", "manifest.json"]  # a lock first
+    assert [name.rpartition("/")[2] for name in result["left"]] == ["m.lock", "m.gguf", "manifest.json"]  # a lock first
 
 
 def test_a_kill_while_a_model_is_removed_leaves_it_whole_or_gone():

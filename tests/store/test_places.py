@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from sqale_edge.cli.models_text import list_models
 from sqale_edge.errors import StoreError
 from sqale_edge.installed import Manifest, list_names, read_installed, store_folder
 from sqale_edge.models import find_model
 from sqale_edge.store.add import add_model
-from sqale_edge.store.care import find_damage, remove_model
+from sqale_edge.store.care import find_damage, list_unfinished, remove_model
 from sqale_edge.store.steps import Listener, hash_file
 from sqale_edge.store.workplace import open_workplace
 
@@ -131,3 +132,54 @@ def test_a_store_that_others_only_read(shared):
         assert answer.startswith(f"{StoreError.__name__}: ")
         assert "in the model store cannot be used: " in answer
     assert find_damage(read_installed("m")) == []
+
+
+def test_a_model_that_others_may_not_look_at(shared):
+    """One of a user with a umask of 077: the others are listed, and this one is said to be unreadable."""
+    first, second = OTHERS
+    assert as_user(first, lambda: [place("closed"), place("open")]) == [[], []]
+    for path in (shared / "models" / "closed", shared / "models" / ".work"):
+        path.chmod(0o700)
+    assert as_user(second, lambda: [list_names(), list_unfinished()]) == [["closed", "open"], []]
+    assert "cannot be read: Permission denied" in as_user(second, lambda: read_installed("closed"))
+    answer = as_user(second, lambda: remove_model("closed"))
+    assert answer.startswith(f"{StoreError.__name__}: ")
+    assert "cannot be used: Permission denied" in answer
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no such names")
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_path_that_is_no_unicode(tmp_path, qwen_gguf, run, is_linked):
+    """As an old archive leaves it: the model is stored, found and shown."""
+    folder = tmp_path / os.fsdecode(b"gr\xfc\xdfe")
+    folder.mkdir()
+    shutil.copy(qwen_gguf, folder / "m.gguf")
+    installed = add_model(str(folder / "m.gguf"), is_linked=is_linked)
+    assert find_damage(read_installed("m")) == []
+    assert installed.manifest.source == str(folder / "m.gguf")
+    for command in (["list"], ["show", "m"], ["show", "m", "--json"], ["path", "m"]):
+        assert run("models", *command)[0] == 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems do not tell such names apart")
+def test_a_folder_with_large_letters_is_no_model(home):
+    """Nobody could ask for it; the list goes on without it."""
+    place("m")
+    (home / "models" / "m").rename(home / "models" / "M")
+    assert list_names() == []
+    assert "M" not in [one["name"] for one in list_models()]
+
+
+@pytest.mark.parametrize("other", ["m-journal", "m.owner"])
+def test_models_whose_names_are_alike_do_not_share_a_lock(other):
+    """SQLite and this program keep other files beside a lock, with its name and more."""
+
+    def give_up(step):
+        raise KeyboardInterrupt(step.step)
+
+    with open_workplace("m", Listener()):
+        place(other)
+    with open_workplace(other, Listener()):
+        place("m")
+        with pytest.raises(KeyboardInterrupt, match="wait"), open_workplace(other, Listener(give_up)):
+            pass

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from typing import TYPE_CHECKING
 
-from .contents import InstallError
+from .contents import InstallError, says_full
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,14 +43,19 @@ TRY = ["-I", "-c", _DECODE]
 RUN_COMMAND = ["-I", "-c", "from sqale_edge.cli import main; main()"]
 
 
+def without_settings_of_pip() -> dict[str, str]:
+    """The environment of this process, without what could send pip to a network or to other wheels."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    return {**environment, "PIP_CONFIG_FILE": os.devnull}  # pip then reads no file of settings
+
+
 def run_python(python: Path, arguments: list[str], show: Show, step: str, label: str) -> None:
     """Run Python, and go on when it has ended. Raises InstallError with the last line that it has written."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-    environment["PIP_CONFIG_FILE"] = os.devnull  # nobody's settings: the bundle has all that is needed
+    env = without_settings_of_pip()
     with (
         tempfile.TemporaryFile() as output,
         subprocess.Popen(  # noqa: S603 - Python, with arguments of this package
-            [str(python), *arguments], stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, env=environment
+            [str(python), *arguments], stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, env=env
         ) as child,
     ):
         try:
@@ -89,4 +94,5 @@ def _explain(code: int, step: str, label: str, lines: list[str]) -> InstallError
         )
     if step == "models":
         return InstallError(message, hint=hint.rstrip(".") or "run the same command again")
-    return InstallError(f"{label} could not be installed: {message}", hint="run the same command again")
+    hint = "free some space, and run the same command again" if says_full(message) else "run the same command again"
+    return InstallError(f"{label} could not be installed: {message}", hint=hint)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -17,7 +19,9 @@ CHUNK_BYTES = 1 << 20
 _MOST_BYTES = 1 << 22  # of a file that is read as a whole
 _LINE = re.compile(r"([0-9a-f]{64})  (\S+)", re.ASCII)
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+!-]*", re.ASCII)
-_PIN = re.compile(r"[A-Za-z0-9._+!-]+", re.ASCII)
+_PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*", re.ASCII)
+_VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){0,3}", re.ASCII)
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 # Told how far a step is: its name, the file, bytes done, bytes in all. What it raises stops the work.
 Show = Callable[[str, str, int, int], None]
@@ -29,6 +33,22 @@ class InstallError(Exception):
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
+
+
+def explain(error: OSError, where: Path) -> InstallError:
+    """What the system says, as an error with a fix; `where` is the place that was worked on."""
+    if error.errno in _FULL:
+        hint = "free some space, or choose a place on another disk"
+        return InstallError(f"the disk of {str(where)!r} is full", hint=hint)
+    return InstallError(
+        f"{str(error.filename or where)!r} cannot be used: {error.strerror or error}",
+        hint="check its permissions, or choose another place",
+    )
+
+
+def says_full(message: str) -> bool:
+    """Whether another program says that a disk, or what this user may have of it, is full."""
+    return any(os.strerror(code) in message for code in _FULL)
 
 
 class Source(Protocol):
@@ -84,19 +104,44 @@ class Contents:
 
     def read(self, name: str) -> bytes:
         """A small file, as the list says it is. Raises InstallError if it is not."""
+        if name not in self.digests:
+            raise damaged(self.source, f"{name!r} is missing")
         content = _read_small(self.source, name)
-        if hashlib.sha256(content).hexdigest() != self.digests.get(name):
+        if hashlib.sha256(content).hexdigest() != self.digests[name]:
             raise damaged(self.source, f"{name!r} is not as {LIST_NAME} says")
         return content
+
+    def copy(self, name: str, target: Path, wait: Callable[[int], None]) -> int:
+        """Copy a file, which must still be as the list says, to a new one; its length in bytes.
+
+        Args:
+            name: Of the file in the bundle.
+            target: Of the copy. Only this may be used: whatever becomes of the bundle, it stays as it is.
+            wait: Told again and again how many bytes are copied; what it raises stops the work.
+
+        Raises:
+            InstallError: It has changed.
+            OSError: It cannot be read, or the copy not be written.
+        """
+        digest, n_done = hashlib.sha256(), 0
+        with self.source.open(name) as source, target.open("xb") as copy:
+            while chunk := source.read(CHUNK_BYTES):
+                digest.update(chunk)
+                copy.write(chunk)
+                n_done += len(chunk)
+                wait(n_done)
+        if digest.hexdigest() != self.digests[name]:
+            raise InstallError(f"{name!r} has changed since it was looked at", hint="run the same command again")
+        return n_done
 
     def read_about(self) -> dict[str, Any]:
         """What `bundle.json` says. Raises InstallError for one that this version does not know."""
         try:
             about = json.loads(self.read(ABOUT_NAME))
-            fits = about["format"] == FORMAT and all(isinstance(about[key], str) for key in ("platform", "python"))
             pins = [(one["name"], one["version"], one["file"]) for one in about["wheels"]]
-            fits = fits and all(_PIN.fullmatch(text) for pin in pins for text in pin)
-            fits = fits and all(isinstance(name, str) for name in about["models"])
+            words = [about["platform"], about["python"], *about["models"], *(text for pin in pins for text in pin)]
+            fits = about["format"] == FORMAT and all(_PIN.fullmatch(word) for word in words)
+            fits = fits and _VERSION.fullmatch(about.get("glibc") or "0") is not None
             fits = fits and all(f"{WHEELS}/{file}" in self.digests for _, _, file in pins)
         except (ValueError, KeyError, TypeError, RecursionError):
             fits = False
@@ -152,6 +197,9 @@ def find_damage(source: Source, show: Show) -> tuple[Contents, list[str]]:
                 show("check", source.path.absolute().name, n_done, n_total)
         except InstallError as error:  # a zip knows that something is wrong by itself
             problems.append(str(error))
+            continue
+        except OSError as error:
+            problems.append(f"{name!r} cannot be read: {error.strerror}")
             continue
         if found != digests[name]:
             problems.append(f"{name!r} was changed or cut: its SHA-256 is {found} instead of {digests[name]}")
@@ -210,8 +258,10 @@ def _read_small(source: Source, name: str) -> bytes:
 
 
 def _measure(source: Source, name: str) -> int:
-    with source.open(name) as file:
+    """Its length; 0 if it cannot be opened, which is found when it is read."""
+    with contextlib.suppress(OSError), source.open(name) as file:
         return file.seek(0, io.SEEK_END)
+    return 0
 
 
 def _hash(source: Source, name: str) -> Iterator[tuple[int, str]]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from venv import EnvBuilder
 from zipfile import BadZipFile, ZipFile
 
 from .children import RUN_COMMAND, RUN_PIP, TRY, run_python
-from .contents import CHUNK_BYTES, WHEELS, Contents, Folder, InstallError, Show, Source, check_bundle, damaged
+from .contents import WHEELS, InstallError, check_bundle, damaged
 from .machine import check_machine
 from .place import clear, find_python, held, is_complete, write_marker
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from .contents import Contents, Show, Source
 
-_UNPACKED = ".wheels"  # in an unfinished installation: what was taken out of a zip, and pip's list
+_UNPACKED = ".wheels"  # in an unfinished installation: copies of the wheels, and pip's list
 
 
 def install_bundle(source: Source, venv: Path, show: Show, *, digest: str | None = None, models: bool = True) -> str:
@@ -30,6 +32,7 @@ def install_bundle(source: Source, venv: Path, show: Show, *, digest: str | None
         KeyboardInterrupt: What `show` raised. What this call has made is removed.
         OSError: The disk fails.
     """
+    _check_outside(source, venv)
     contents = check_bundle(source, show, digest)
     about = contents.read_about()
     check_machine(about)
@@ -62,7 +65,8 @@ def _make(contents: Contents, about: dict[str, Any], venv: Path, show: Show) -> 
     EnvBuilder(symlinks=os.name != "nt").create(venv)
     unpacked = venv / _UNPACKED
     unpacked.mkdir()
-    wheels = _find_wheels(contents, files, unpacked, show)
+    for file in files:
+        contents.copy(f"{WHEELS}/{file}", unpacked / file, lambda _: show("unpack", WHEELS, 0, 1))
     pins = unpacked / "requirements.txt"
     pins.write_text(contents.list_pins(), encoding="ascii")
     options = [
@@ -72,11 +76,11 @@ def _make(contents: Contents, about: dict[str, Any], venv: Path, show: Show) -> 
         "--no-cache-dir",
         "--no-input",
         "--find-links",
-        str(wheels),
+        str(unpacked),
     ]
     options += ["--no-warn-script-location", "--disable-pip-version-check", "--requirement", str(pins)]
     python = find_python(venv)
-    run_python(python, [*RUN_PIP, str(wheels / pip), "install", *options], show, "install", f"{len(files)} wheels")
+    run_python(python, [*RUN_PIP, str(unpacked / pip), "install", *options], show, "install", f"{len(files)} wheels")
     shutil.rmtree(unpacked)
     run_python(python, TRY, show, "try", "the demo model")
     if sys.platform != "win32":
@@ -84,27 +88,23 @@ def _make(contents: Contents, about: dict[str, Any], venv: Path, show: Show) -> 
     write_marker(venv, contents.digest, is_complete=True)
 
 
-def _find_wheels(contents: Contents, files: list[str], unpacked: Path, show: Show) -> Path:
-    """The folder with the wheels, for pip: that of the bundle, or `unpacked` if it is a zip."""
-    source = contents.source
-    if isinstance(source, Folder):
-        return source.path / WHEELS
-    for number, file in enumerate(files):
-        show("unpack", WHEELS, number, len(files))
-        with source.open(f"{WHEELS}/{file}") as wheel, (unpacked / file).open("xb") as copy:
-            shutil.copyfileobj(wheel, copy, CHUNK_BYTES)
-    return unpacked
+def _check_outside(source: Source, venv: Path) -> None:
+    """Raise InstallError if the folder is in the bundle, which would not be whole any more."""
+    real = Path(os.path.realpath(venv))
+    if Path(os.path.realpath(source.path)) in (real, *real.parents):
+        raise InstallError(f"{str(venv)!r} is in the bundle itself", hint="choose another place with --venv")
 
 
 def _check_space(contents: Contents, files: list[str], venv: Path) -> None:
-    needed = 0
+    needed = n_copies = 0
     for file in files:
         try:
             with contents.source.open(f"{WHEELS}/{file}") as wheel, ZipFile(wheel) as archive:
                 needed += sum(info.file_size for info in archive.infolist())
+                n_copies += wheel.seek(0, io.SEEK_END)
         except BadZipFile:
             raise damaged(contents.source, f"{file!r} is no wheel") from None
-    needed += needed // 4  # what Python makes of the sources
+    needed += needed // 4 + n_copies  # a quarter is what Python makes of the sources
     free = shutil.disk_usage(venv).free
     if needed > free:
         raise InstallError(

@@ -7,17 +7,33 @@ import json
 import os
 import shutil
 import sqlite3
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .contents import InstallError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 MARKER_NAME = "sqale-edge-bundle.json"  # of which bundle it is, and whether it is complete
 _DRAFT_NAME = f"{MARKER_NAME}.new"
 _LOCK_NAME = ".sqale-edge-install.lock"  # SQLite, whose locks are used, may keep another file of that name beside it
+
+
+def choose_place(venv: Path | None) -> Path:
+    """Where to install: `venv`, or `sqale-edge` in this user's home. Raises InstallError if that can be nowhere."""
+    venv = venv or Path("~/sqale-edge")
+    try:
+        place = venv.expanduser().absolute()
+    except RuntimeError:  # a user without a home, or a "~" of nobody
+        hint = "choose another place with --venv"
+        raise InstallError(f"there is no home for {str(venv)!r}", hint=hint) from None
+    if os.pathsep in str(place):
+        raise InstallError(
+            f"no program can be installed into {str(place)!r}, because of the {os.pathsep!r} in it",
+            hint="choose another place with --venv",
+        )
+    return place
 
 
 def find_python(venv: Path) -> Path:
@@ -65,14 +81,16 @@ def held(venv: Path) -> Iterator[None]:
     except OSError as error:
         raise _unwritable(venv, error.strerror or str(error)) from None
     path = venv / _LOCK_NAME
-    lock = _lock(venv, path)
+    lock = None
     try:
+        lock = _lock(venv, path)
         _check_ours(venv)
         yield
     finally:
-        lock.close()
-        with contextlib.suppress(OSError):
-            path.unlink()
+        if lock:
+            lock.close()
+            with contextlib.suppress(OSError):
+                path.unlink()
         if is_new:
             with contextlib.suppress(OSError):
                 venv.rmdir()
