@@ -108,7 +108,7 @@ def _hint(error: Exception) -> str:
         return "SQLite allows 2,000 columns; leave some out"
     if error_code(error) == sqlite3.SQLITE_FULL:
         return "make a SQLite database of it yourself, with sqlite3 or sqlite-utils, and open that"
-    return getattr(error, "hint", "")
+    return getattr(error, "hint", "") or ("correct it there" if isinstance(error, ValueError) else "")
 
 
 def _suffix(path: Path) -> str:

@@ -14,7 +14,7 @@ from .goals import Goal, list_goals
 from .measurements import NAMES
 from .plots import draw_plots
 from .report import write_goals, write_markdown
-from .results import append_document, combine_documents, default_results_path
+from .results import append_document, combine_documents
 from .tune import Tuned, candidate_threads, make_tuning, tune
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "append_document",
     "candidate_threads",
     "combine_documents",
-    "default_results_path",
     "draw_plots",
     "list_goals",
     "make_tuning",

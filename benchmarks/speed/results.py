@@ -5,20 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqale_edge.errors import BenchmarkError
 
-from .surroundings import is_repository
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-
-def default_results_path() -> Path | None:
-    """`benchmarks/results/speed.jsonl` where the current folder is a clone of this project; else None."""
-    return Path("benchmarks/results/speed.jsonl") if is_repository(Path.cwd()) else None
+    from pathlib import Path
 
 
 def append_document(document: dict[str, Any], path: Path) -> None:

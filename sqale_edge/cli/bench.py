@@ -17,7 +17,6 @@ from sqale_edge.benchmarks.speed import (
     Plan,
     append_document,
     candidate_threads,
-    default_results_path,
     draw_plots,
     make_tuning,
     tune,
@@ -71,7 +70,7 @@ def _check_finite(_context: click.Context, _parameter: click.Parameter, value: f
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Add the figures to FILE, as a line of JSON. [default: benchmarks/results/speed.jsonl in a clone, else none]",
+    help="Add the figures to FILE, as a line of JSON.",
 )
 @click.option(
     "--plots",
@@ -121,10 +120,9 @@ def bench(
                 document = event
     if document is None:
         raise Cancelled("the benchmark was stopped")
-    path = output or default_results_path()
-    if path:
-        append_document(document, path)
-        click.echo(printable(f"The figures were added to {path}."), err=True)
+    if output:
+        append_document(document, output)
+        click.echo(printable(f"The figures were added to {output}."), err=True)
     if plots:
         drawn = draw_plots(document, plots)
         said = "No plots: matplotlib is not installed (pip install 'sqale-edge[bench]')."

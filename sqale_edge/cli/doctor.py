@@ -163,7 +163,7 @@ def _describe_recipe(metadata: dict[str, str]) -> dict[str, str]:
 
 
 def _context_note(n_ctx: int, n_ctx_trained: int) -> list[str]:
-    if n_ctx <= n_ctx_trained:
+    if n_ctx <= n_ctx_trained or not n_ctx_trained:  # 0 where the file does not say
         return []
     return [f"the model was trained for {n_ctx_trained} tokens: set SQALE_EDGE_N_CTX to at most that"]
 

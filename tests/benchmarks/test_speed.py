@@ -14,11 +14,12 @@ from sqale_edge.benchmarks.speed import (
     Plan,
     append_document,
     candidate_threads,
-    default_results_path,
+    combine_documents,
     draw_plots,
     list_goals,
     make_tuning,
     tune,
+    write_goals,
     write_markdown,
 )
 from sqale_edge.benchmarks.speed.bandwidth import (
@@ -403,6 +404,9 @@ def test_a_person_can_read_it(document):
         assert f"### {name}" in text
     assert "tok/s" in text
     assert "224 published" in text
+    goals = text.partition("### Goals")[2].partition("###")[0].strip().splitlines()
+    file = document["model"]["file"]
+    assert write_goals([document]).splitlines()[2:] == [f"| {file} {line}" for line in goals[2:]]
     tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
     assert len(tables) >= 8
     for head, *rows in tables:
@@ -586,14 +590,31 @@ def test_a_full_disk_is_one_clear_line():
         append_document({}, Path("/dev/full"))
 
 
-def test_results_have_a_place_in_a_clone_only(tmp_path, monkeypatch):
-    """Anywhere else a file must be named, and there is no commit."""
+def test_the_commit_is_that_of_a_clone(tmp_path, monkeypatch):
+    """Anywhere else there is none."""
     monkeypatch.chdir(tmp_path)
-    assert default_results_path() is None
     assert read_commit() is None
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "sqale-edge"\n', encoding="utf-8")
-    assert str(default_results_path()) == os.path.join("benchmarks", "results", "speed.jsonl")  # noqa: PTH118
+
+
+def test_documents_of_one_model_are_combined():
+    """The newest result of each measurement counts, with what was left out of it; other settings stay apart."""
+
+    def make(measurements, what, n_ctx=4096, **settings):
+        skipped = [{"measurement": name, "what": what, "why": "no time"} for name in measurements]
+        return {
+            "model": {"sha256": "ab"},
+            "machine": {"cpu": "a"},
+            "versions": {"python": "3.11", "commit": what},
+            "settings": {"n_ctx": n_ctx, **settings},
+            "measurements": dict.fromkeys(measurements, what),
+            "skipped": skipped,
+        }
+
+    documents = [make(["votes", "ttft"], "old"), make(["votes"], "new", n_draft=4), make(["votes"], "x", n_ctx=512)]
+    first, second = combine_documents(documents)
+    assert first["measurements"] == {"votes": "new", "ttft": "old"}
+    assert [(one["measurement"], one["what"]) for one in first["skipped"]] == [("ttft", "old"), ("votes", "new")]
+    assert second["measurements"] == {"votes": "x"}
 
 
 def test_goals_are_read_off_a_document():

@@ -59,7 +59,12 @@ def test_from_the_hub_to_an_answer(hub, run):
     code, out, err = run("models", "rm", "sqale", "--json")
     assert (code, json.loads(out), err) == (0, {"removed": "sqale"}, "")
     code, out, err = run("models", "path", "sqale")
-    assert (code, out, err) == (1, "", "Error: there is no model 'sqale' in the store. Fix: there are: demo.\n")
+    problem = "there is no model 'sqale' in the store"
+    hint = "there are: demo; get sqale with sqale-edge models pull sqale"
+    assert (code, out, err) == (1, "", f"Error: {problem}. Fix: {hint}.\n")
+    code, out, err = run("models", "rm", "demo", "--yes")
+    assert (code, out) == (1, "")
+    assert err == "Error: the demo model is a part of the package. Fix: name a model in the store.\n"
 
 
 def test_a_model_of_the_store_answers(tiny, run, shop):
