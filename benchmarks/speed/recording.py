@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from sqale_edge.engine import Decoding, Prefill
+from sqale_edge.engine import BaseSequence, Decoding, Prefill
 from sqale_edge.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from sqale_edge.engine import Engine, Grammar, ModelInfo, Piece
     from sqale_edge.settings import SamplingSettings
@@ -107,7 +107,7 @@ class RecordingEngine:
         """See `Engine`; the real engine stays open."""
 
 
-class RecordingSequence:
+class RecordingSequence(BaseSequence):
     """The log of the one episode."""
 
     def __init__(self, engine: RecordingEngine) -> None:
@@ -131,7 +131,7 @@ class RecordingSequence:
     def start(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Decoding:
         """See `TokenSequence`."""
         self._engine.steps.append(Step("free" if phase is None else "grammar"))
-        return Decoding(sequence=self, phase=phase, max_tokens=max_tokens, stop=stop, is_done=max_tokens < 1)
+        return Decoding(sequence=self, phase=phase, max_tokens=max_tokens, stop=stop)
 
     def draw(self, decoding: Decoding) -> int:
         """The script's next token."""
@@ -139,15 +139,8 @@ class RecordingSequence:
         self._engine.steps[-1].tokens.append(token)
         self._n_evaluated = len(self._tokens)
         self._tokens.append(token)
-        decoding.n_decoded += 1
-        decoding.is_done = token in decoding.stop or decoding.n_decoded >= decoding.max_tokens
+        decoding.count(token)
         return token
-
-    def decode(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Iterator[int]:
-        """See `TokenSequence`."""
-        decoding = self.start(phase, max_tokens, stop)
-        while not decoding.is_done:
-            yield self.draw(decoding)
 
     def fork(self, seed: int) -> RecordingSequence:
         """See `TokenSequence`; a log is of one sequence."""
