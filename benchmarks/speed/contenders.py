@@ -65,6 +65,7 @@ class Ours:
     def load(self, model: str, settings: dict[str, Any]) -> dict[str, Any]:
         """Load; the seconds it took."""
         from sqale_edge.agent import Agent  # noqa: PLC0415
+        from sqale_edge.llama import LlamaEngine  # noqa: PLC0415
 
         self.prepare()
         # One token is all that is asked for: what counts is how soon it comes.
@@ -72,6 +73,7 @@ class Ours:
         start = time.perf_counter()
         engine = Agent.load(model, settings=EngineSettings(**settings), limits=limits).engine
         seconds = time.perf_counter() - start
+        assert isinstance(engine, LlamaEngine), "it is in this process"
         engine.info = lengthen_prompt(engine.info, engine.tokenize_pieces)
         self._agent = Agent(engine, limits=limits, prefixes=PrefixSettings.from_environment())
         return {"seconds": seconds}
