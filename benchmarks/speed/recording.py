@@ -110,6 +110,8 @@ class RecordingEngine:
 class RecordingSequence(BaseSequence):
     """The log of the one episode."""
 
+    _engine: RecordingEngine
+
     def __init__(self, engine: RecordingEngine) -> None:
         self._engine = engine
         self._tokens: list[int] = []
