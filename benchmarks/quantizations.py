@@ -24,7 +24,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from sqale_edge.errors import BenchmarkError, SqaleEdgeError
 from sqale_edge.new_files import partial_name, put_in_place, write_to_disk
@@ -89,7 +89,7 @@ class Comparison:
     logs: Path | None = None
 
 
-class _Records:
+class _Records(LineFile):
     """The file of what is done. Close it, or use it in a `with` statement.
 
     Attributes:
@@ -109,9 +109,9 @@ class _Records:
             raise BenchmarkError(
                 f"{str(path)!r} is about another model or importance matrix", path=path, hint="take another folder"
             )
-        self._file = LineFile(path, n_whole, hint="what it has is kept, and the same command goes on")
+        super().__init__(path, n_whole, hint="what it has is kept, and the same command goes on")
         if not n_whole:
-            self._file.write(head)
+            self.write(head)
 
     def find(self, label: str, part: str, key: str) -> dict[str, Any] | None:
         """What was measured of a file that was made in the same way."""
@@ -121,14 +121,8 @@ class _Records:
     def add(self, label: str, part: str, key: str, values: dict[str, Any]) -> None:
         """Keep `values`."""
         record = {"label": label, "part": part, "key": key, "at": now(), "values": values}
-        self._file.write(record)
+        self.write(record)
         self.records.append(record)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._file.close()
 
 
 def compare_quantizations(comparison: Comparison) -> Iterator[str | dict[str, Any]]:

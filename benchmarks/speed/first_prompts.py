@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import TYPE_CHECKING
 
 from sqale_edge.protocol import SYSTEM_KEY, Protocol, own_system_prompt
@@ -24,8 +23,7 @@ _MORE = (
 def lengthen_prompt(info: ModelInfo, tokenize: Callable[[Sequence[Piece]], list[int]]) -> ModelInfo:
     """`info` with instructions that make the shortest first prompt `N_PROMPT` of `tokenize`'s tokens, or a few more."""
     system = info.metadata.get(SYSTEM_KEY, own_system_prompt())
-    for n_more in itertools.count():
-        longer = dataclasses.replace(info, metadata=info.metadata | {SYSTEM_KEY: system + _MORE * n_more})
-        if len(tokenize(Protocol(longer).first_prompt(""))) >= N_PROMPT:
-            return longer
-    raise AssertionError("each one is longer than the one before")
+    while len(tokenize(Protocol(info).first_prompt(""))) < N_PROMPT:
+        system += _MORE
+        info = dataclasses.replace(info, metadata=info.metadata | {SYSTEM_KEY: system})
+    return info

@@ -262,14 +262,19 @@ def test_ctrl_c_leaves_nothing(small, tmp_path, step):
     assert not (tmp_path / "venv").exists()
 
 
+def wait_for(path, process):
+    """Until the running process has made it."""
+    while not path.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+
+
 @needs_posix
 def test_a_signal_ends_install_py(small, tmp_path):
     """Exit code 130 and one line; nothing stays."""
     for number in (signal.SIGINT, signal.SIGTERM):
         process = start(small, "--venv", tmp_path / "venv")
-        while not (tmp_path / "venv/bin").exists():
-            assert process.poll() is None
-            time.sleep(0.01)
+        wait_for(tmp_path / "venv/bin", process)
         process.send_signal(number)
         out, err = process.communicate(timeout=WAIT_S)
         assert (process.returncode, out, err) == (130, "", "Cancelled.\n")
@@ -300,9 +305,7 @@ def test_killed_at_any_instant_it_starts_again(small, tmp_path):
 def test_a_killed_installer_takes_pip_with_it(small, tmp_path):
     """Or it would write into the folder that the next one makes."""
     process = start(small, "--venv", tmp_path / "venv")
-    while not (tmp_path / "venv/.wheels/requirements.txt").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_for(tmp_path / "venv/.wheels/requirements.txt", process)
     process.kill()
     process.communicate()
     for _ in range(200):
@@ -317,9 +320,7 @@ def test_a_killed_installer_takes_pip_with_it(small, tmp_path):
 def test_impatience_leaves_nothing(small, tmp_path):
     """Ctrl-C again and again: what cleans up is not interrupted."""
     process = start(small, "--venv", tmp_path / "venv")
-    while not (tmp_path / "venv/.wheels/requirements.txt").exists():
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_for(tmp_path / "venv/.wheels/requirements.txt", process)
     while process.poll() is None:
         process.send_signal(signal.SIGINT)
         time.sleep(0.002)
