@@ -91,11 +91,11 @@ def find_model(name: str | Path) -> ModelFile:
         return ModelFile(installed.path, installed.manifest.notes, installed.manifest.texts)
     if Path(name).exists():
         return ModelFile(Path(name))
-    raise ModelNotFoundError(f"there is no model {name!r} in the store, and no such file", hint=_suggest(name))
+    raise ModelNotFoundError(f"there is no model {name!r} in the store, and no such file", hint=advise_on_models(name))
 
 
-def _suggest(name: str) -> str:
-    """Which models there are, and how to get this one."""
+def advise_on_models(name: str = "") -> str:
+    """Which models there are, and how to get this one, or else the catalogue's default."""
     there = ", ".join([*list_names(), DEMO])
     catalogue = read_catalogue()
     wanted = name.lower() if name.lower() in catalogue.models else catalogue.default

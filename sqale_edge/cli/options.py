@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from sqale_edge.models import advise_on_models
 from sqale_edge.settings import MAX_SECONDS
 
 if TYPE_CHECKING:
@@ -37,6 +38,16 @@ class _Seconds(click.FloatRange):
         if math.isnan(seconds):
             self.fail(f"{value!r} is not a number of seconds", param, ctx)
         return seconds
+
+
+class _ModelName(click.ParamType):  # type: ignore[type-arg] # generic from click 8.5 on
+    """A model's name, path or address; where none is given, the error names what is here."""
+
+    name = "text"
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        del param, ctx
+        return f"Fix: {advise_on_models()}"
 
 
 class _NamedPath(click.Path):
@@ -103,6 +114,7 @@ model_options = join_options(
     click.option(
         "-m",
         "--model",
+        type=_ModelName(),
         required=True,
         envvar="SQALE_EDGE_MODEL",
         show_envvar=True,

@@ -84,6 +84,16 @@ def test_a_name_that_is_not_there(run, shop, tiny):
         )
 
 
+def test_no_name_at_all(run, shop, tiny):
+    """A command that needs a model names those that are here, and says how to get one."""
+    code, out, err = run("ask", shop, QUESTION)
+    assert (code, out) == (2, "")
+    assert err.endswith(
+        "Error: Missing option '-m' / '--model' (env var: 'SQALE_EDGE_MODEL'). Fix: there are: tiny, demo; get sqale "
+        "with sqale-edge models pull sqale, or give the path of a .gguf file\n"
+    )
+
+
 def test_the_demo_model_is_like_the_others(run):
     """It is shown, verified and found, but cannot be removed."""
     path = str(find_model("demo").path)
