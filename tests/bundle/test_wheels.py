@@ -228,7 +228,11 @@ def test_a_file_that_is_no_wheel(tmp_path):
 
 @pytest.mark.parametrize(
     ("platform", "python", "message"),
-    [("beos-x86_64", None, "there is no platform 'beos-x86_64'"), ("linux-x86_64", "3.9", "Python '3.9' cannot run")],
+    [
+        ("beos-x86_64", None, "there is no platform 'beos-x86_64'"),
+        ("linux-x86_64", "3.9", "Python '3.9' cannot run"),
+        ("linux-x86_64", "3.12.7", "'3.12.7' is no version of Python"),
+    ],
 )
 def test_a_target_that_there_is_not(platform, python, message):
     """The error lists what there is."""
