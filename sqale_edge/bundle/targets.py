@@ -62,7 +62,7 @@ def find_target(name: str | None = None, python: str | None = None) -> Target:
         raise BundleError(f"there is no platform {name!r}", hint=f"choose one of {', '.join(PLATFORMS)}")
     match = re.fullmatch(r"3\.(\d{1,2})", python)
     if not match:
-        raise BundleError(f"{python!r} is no version of Python", hint="give its first two numbers, such as 3.12")
+        raise BundleError(f"{python!r} is no version of Python", hint="choose it by two numbers, such as 3.12")
     if int(match[1]) < 11:
         raise BundleError(f"Python {python!r} cannot run this program", hint="choose 3.11 or newer, such as 3.12")
     system, _, machine = name.partition("-")
