@@ -64,7 +64,7 @@ def measure_votes(questions: Sequence[Question], paths: Sequence[Path]) -> dict[
     scored = [row for row in score(asked, predictions, rules) if row[0].gold == "scorable"]
     by_count = {n: [[one for (m, _), one in zip(blocks, row, strict=True) if m == n] for row in scored] for n in counts}
     return {
-        "runs": [dataclasses.asdict(run.run) for run in runs],
+        "runs": [dataclasses.asdict(run.run) | {"model": Path(run.run.model).name} for run in runs],
         "n_scorable": len(scored),
         "n_tokens": _mean_tokens([one.id for one in asked], runs),
         "votes": [{"n": n, **{rule: _rate(by_count[n], by_count[1], rule) for rule in rules}} for n in counts],
@@ -135,7 +135,7 @@ def write_table(document: Mapping[str, Any]) -> str:
     lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
     run = document["runs"][0]
     about = (
-        f"{Path(run['model']).name}, SHA-256 {run['model_sha256'][:16]}; {document['n_scorable']} questions, "
+        f"{run['model']}, SHA-256 {run['model_sha256'][:16]}; {document['n_scorable']} questions, "
         f"seeds {', '.join(str(one['seed']) for one in document['runs'])}; temperature "
         f"{run['settings']['sampling']['temperature']}; {document['n_tokens']:,.0f} tokens an answer."
     )
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SqaleEdgeError as error:
         sys.stderr.write(f"Error: {error}. {f'Fix: {error.hint}.' if error.hint else ''}\n")
         return 1
-    sys.stdout.write((json.dumps(document, indent=2) if given.json else write_table(document)) + "\n")
+    sys.stdout.write((json.dumps(document) if given.json else write_table(document)) + "\n")
     return 0
 
 

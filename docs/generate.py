@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from sqale_edge.benchmarks import drift, speed
+from sqale_edge.benchmarks import drift, speed, votes
 
 import sqale_edge.cli
 from sqale_edge import errors, settings
@@ -148,18 +148,18 @@ def _read_text(node: ast.expr) -> str:
 
 
 def accuracy_page() -> str:
-    """accuracy.md with the tables of drift."""
-    return _fill("accuracy.md", "drift.jsonl", drift.write_markdown)
+    """accuracy.md with the tables of drift and of votes."""
+    return _fill(_fill(_read_page("accuracy.md"), "drift.jsonl", drift.write_markdown), "votes.jsonl", _write_votes)
 
 
 def speed_page() -> str:
     """speed.md with all figures."""
-    return _fill("speed.md", "speed.jsonl", _write_figures)
+    return _fill(_read_page("speed.md"), "speed.jsonl", _write_figures)
 
 
 def readme() -> str:
     """The README with what is to be reached."""
-    return _fill("../README.md", "speed.jsonl", _write_goals)
+    return _fill(_read_page("../README.md"), "speed.jsonl", _write_goals)
 
 
 def _write_figures(documents: list[dict[str, Any]]) -> str:
@@ -170,18 +170,25 @@ def _write_goals(documents: list[dict[str, Any]]) -> str:
     return speed.write_goals(speed.combine_documents(documents))
 
 
+def _write_votes(documents: list[dict[str, Any]]) -> str:
+    return "\n\n".join(map(votes.write_table, documents))
+
+
+def _read_page(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
 def _read_results(name: str) -> list[dict[str, Any]]:
     path = Path(__file__).parents[1] / "benchmarks" / "results" / name
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def _fill(name: str, results: str, write: Callable[[list[dict[str, Any]]], str]) -> str:
-    """The page as it is, with what `write` makes of a file of results between its markers."""
-    folder = Path(__file__).parent
+def _fill(page: str, results: str, write: Callable[[list[dict[str, Any]]], str]) -> str:
+    """The page with what `write` makes of a file of results between its markers."""
     start = _TABLES.format(results)
-    before, _, rest = (folder / name).read_text(encoding="utf-8").partition(start)
+    before, _, rest = page.partition(start)
     _, _, after = rest.partition(_TABLES_END)
-    assert after, f"{name} has both markers"
+    assert after, f"the page has both markers of {results}"
     return f"{before}{start}\n\n{write(_read_results(results))}\n{_TABLES_END}{after}"
 
 

@@ -51,6 +51,8 @@ def test_ties_go_to_fewer_errors_and_then_to_the_earlier(shop):
     assert hold(shop, [failing, "SELECT 2"]).episode.rows == ((2,),)
     assert hold(shop, ["SELECT 1", "SELECT 2"]).episode.rows == ((1,),)
     assert hold(shop, [failing, "SELECT 1", "SELECT 2"]).groups == ((1, 0), (2,))
+    assert hold(shop, [failing, failing, "SELECT 2", "SELECT 1 + 1"]).groups == ((2, 3), (0, 1))
+    assert hold(shop, [failing, "SELECT 1", "SELECT 2", "SELECT 1 + 1"]).groups == ((1, 0), (2, 3))
 
 
 def test_no_answer_is_no_vote(shop):

@@ -139,7 +139,7 @@ class LlamaCppPython:
         forcing_s = 0.0
         n_decoded = n_given = 0
         turns = TokenLog.from_dict(log).turns
-        n_before, n_turns = self._count(), len(turns)
+        before, n_turns = self._read_counters(), len(turns)
         start = time.perf_counter()
         for turn in turns:
             history += turn.prompt
@@ -168,18 +168,23 @@ class LlamaCppPython:
             n_decoded += first - len(left)
             n_given += answer["usage"]["prompt_tokens"]
             history += turn.decoded if keeps_thoughts else turn.grammar
+        seconds = time.perf_counter() - start - forcing_s
+        n_evaluated, prompt_s, single_s = (
+            now - then for now, then in zip(self._read_counters(), before, strict=True)
+        )
         return {
-            "seconds": time.perf_counter() - start - forcing_s,
+            "seconds": seconds,
             "n_decoded": n_decoded,
             "n_prompt_given": n_given,
             # Of the tokens that a turn writes the last is not evaluated; the others are, one by one.
-            "n_prompt_evaluated": self._count() - n_before - (n_decoded - n_turns),
+            "n_prompt_evaluated": int(n_evaluated) - (n_decoded - n_turns),
+            "evaluating_s": {"prompts": prompt_s, "single tokens": single_s, "nothing": seconds - prompt_s - single_s},
         }
 
-    def _count(self) -> int:
-        """Tokens that llama.cpp says it has evaluated."""
+    def _read_counters(self) -> tuple[float, float, float]:
+        """What llama.cpp says: tokens that it has evaluated, and the seconds for prompts and for single tokens."""
         counters = self._llama_cpp.llama_perf_context(self._model.ctx)
-        return int(counters.n_p_eval + counters.n_eval)
+        return counters.n_p_eval + counters.n_eval, counters.t_p_eval_ms / 1e3, counters.t_eval_ms / 1e3
 
     def work(self, n_prefill: int, n_decode: int) -> dict[str, Any]:
         """Evaluate and decode something, as an episode does."""
@@ -257,12 +262,15 @@ class Server:
             "n_prompt_evaluated": n_evaluated,
         }
 
-    def together(self, log: dict[str, Any], n: int) -> dict[str, Any]:
-        """The log `n` times at a time, in as many slots."""
+    def together(self, log: dict[str, Any], n: int, variant: int = 0) -> dict[str, Any]:
+        """The log `n` times at a time, in as many slots: one question, another one for each `variant`."""
         start = time.perf_counter()
         with ThreadPoolExecutor(n) as pool:
-            done = list(pool.map(lambda slot: self.episode(log, slot), range(n)))
-        return {"seconds": time.perf_counter() - start, "n_decoded": sum(one["n_decoded"] for one in done)}
+            done = list(pool.map(lambda slot: self.episode(log, slot, variant), range(n)))
+        return {
+            "seconds": time.perf_counter() - start,
+            **{key: sum(one[key] for one in done) for key in ("n_decoded", "n_prompt_given", "n_prompt_evaluated")},
+        }
 
     def ask(self, question: str, database: str, prompt: list[int]) -> dict[str, Any]:
         """The first token of an answer."""

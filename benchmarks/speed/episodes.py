@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import time
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .token_logs import TokenLog
 
 PUBLISHED_TFLOP = 224  # a question of M_SQaLe in the reference's own harness
+_WARM, _PLAIN = f"{OURS}, warm", f"{OURS}, without drafts"
 _APPENDING = f"{LLAMA_CPP_PYTHON}, appending"
 
 
@@ -30,9 +32,11 @@ def measure_episodes(bench: Bench, seconds: float, result: Result) -> None:
     """Whole episodes of fixed shapes, ours and the peers'."""
     result.counts["published_tflop"] = PUBLISHED_TFLOP
     end = time.perf_counter() + seconds
+    # The second sequence holds what the warm one begins with; drafts are those of an engine with a single one.
+    n_draft = dataclasses.replace(bench.settings, n_sequences=1).n_guesses
     with (
         bench.folder() as folder,
-        bench.load(bench.settings.n_ctx, n_sequences=2) as engine,
+        bench.load(bench.settings.n_ctx, n_sequences=2, n_draft=n_draft) as engine,
         contextlib.ExitStack() as stack,
     ):
         peers = open_peers(bench, stack, result, n_sequences=1)
@@ -51,9 +55,8 @@ def _measure_episode(
     base = engine.new_sequence(0)
     n_served = 0
 
-    def ours(*, is_warm: bool) -> float:
-        name = f"{OURS}, warm" if is_warm else OURS
-        cost = replay(engine, log, base=base if is_warm else None, check=bench.check)
+    def ours(name: str) -> float:
+        cost = replay(engine, log, base=base if name == _WARM else None, drafts=name != _PLAIN, check=bench.check)
         last[name] = cost
         return cost.total_s
 
@@ -69,8 +72,7 @@ def _measure_episode(
         return float(answer.pop("seconds"))
 
     contenders: dict[str, Callable[[], float]] = {
-        OURS: functools.partial(ours, is_warm=False),
-        f"{OURS}, warm": functools.partial(ours, is_warm=True),
+        name: functools.partial(ours, name) for name in (OURS, _WARM, _PLAIN)
     }
     if LLAMA_CPP_PYTHON in peers:
         contenders[LLAMA_CPP_PYTHON] = functools.partial(llama_cpp_python, keeps_thoughts=False)
@@ -86,10 +88,10 @@ def _measure_episode(
         base.close()
     ratios = [
         Ratio(f"{ours_name} against {name}", ours_name, name)
-        for ours_name, name in ((OURS, LLAMA_CPP_PYTHON), (OURS, _APPENDING), (f"{OURS}, warm", SERVER))
+        for ours_name, name in ((OURS, _PLAIN), (OURS, LLAMA_CPP_PYTHON), (OURS, _APPENDING), (_WARM, SERVER))
         if name in contenders
     ]
-    cost = last[OURS]
+    cost = last[_PLAIN]  # drafted tokens are evaluated, too, and may be wrong
     assert isinstance(cost, Replay), "it was replayed"
     about = {
         "log": log.count(),

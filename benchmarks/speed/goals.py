@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Literal
 
 from .contenders import LLAMA_CPP_PYTHON, OURS, SERVER
+from .measuring import count_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,13 +26,15 @@ class Goal:
         name: What it is about.
         value: What was measured; 1 or 0 for a yes or no.
         sign, limit: What `value` is to be.
-        iqr: The spread of `value`.
+        n_samples: What `value` is the median of.
+        iqr: Their interquartile range.
     """
 
     name: str
     value: float
     sign: Literal["<=", ">="]
     limit: float
+    n_samples: int
     iqr: float = 0.0
 
     @property
@@ -53,7 +56,7 @@ def _figures(document: dict[str, Any], measurement: str) -> list[dict[str, Any]]
 def _ratio(figure: dict[str, Any], ratio: str, name: str, sign: Literal["<=", ">="], limit: float) -> Iterator[Goal]:
     if ratio in figure["ratios"]:
         summary = figure["ratios"][ratio]
-        yield Goal(name, summary["median"], sign, limit, summary["iqr"])
+        yield Goal(name, summary["median"], sign, limit, count_samples(figure), summary["iqr"])
 
 
 def _decoding(document: dict[str, Any]) -> Iterator[Goal]:
@@ -73,8 +76,8 @@ def _first_token(document: dict[str, Any]) -> Iterator[Goal]:
 
 def _episodes(document: dict[str, Any]) -> Iterator[Goal]:
     for figure in _figures(document, "episodes"):
-        if not document["settings"]["n_draft"]:  # drafted tokens are evaluated, too, and may be wrong
-            yield Goal(f"{figure['name']}: only new tokens are evaluated", figure["ours"]["only_new_tokens"], ">=", 1)
+        only_new = figure["ours"]["only_new_tokens"]
+        yield Goal(f"{figure['name']}: only new tokens are evaluated", only_new, ">=", 1, count_samples(figure))
         for ratio, limit in ((f"{OURS} against {LLAMA_CPP_PYTHON}", 0.40), (f"{OURS}, warm against {SERVER}", 1.0)):
             yield from _ratio(figure, ratio, f"{figure['name']}: {ratio}", "<=", limit)
 
@@ -93,4 +96,5 @@ def _memory(document: dict[str, Any]) -> Iterator[Goal]:
     for figure in _figures(document, "loading"):
         peak = figure["peak_memory_bytes"].get(OURS)
         if peak and is_the_one and settings["n_ctx"] == 16_384:
-            yield Goal("peak memory in GiB", peak["median"] / _GIB, "<=", _MEMORY_GIB, peak["iqr"] / _GIB)
+            name, n_samples = "peak memory in GiB", count_samples(figure)
+            yield Goal(name, peak["median"] / _GIB, "<=", _MEMORY_GIB, n_samples, peak["iqr"] / _GIB)

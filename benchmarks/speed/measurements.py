@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -55,11 +56,11 @@ class Measurement:
 def measure_memory_bandwidth(bench: Bench, seconds: float, result: Result) -> None:
     """Reading, copying and a triad, with as many threads as decode a token."""
     from sqale_edge.llama.memory import available_memory  # noqa: PLC0415 - llama.cpp is loaded with a model
-    from sqale_edge.llama.threads import default_threads  # noqa: PLC0415
+    from sqale_edge.llama.threads import choose_threads  # noqa: PLC0415
 
     wanted, is_sure = choose_array_bytes(available_memory(), last_cache_bytes())
     array_bytes = bench.plan.array_bytes or wanted
-    n_threads = bench.settings.threads or default_threads()[0]
+    n_threads, _ = choose_threads(bench.settings)
     rates = measure_bandwidth(array_bytes, n_threads, n_rounds=bench.plan.n_rounds, seconds=seconds, check=bench.check)
     best = max(summarize(values)["median"] for values in rates.values())
     counts = {
@@ -178,6 +179,8 @@ def measure_votes(bench: Bench, seconds: float, result: Result) -> None:
             return
         n_ctx = min(bench.settings.n_ctx, log.n_tokens + _MARGIN)
         costs: dict[str, Replay] = {}
+        served: dict[str, dict[str, Any]] = {}
+        variants = itertools.count()  # each time another question, of which no slot has more than the shared part
         with bench.load(n_ctx, n_sequences=most) as engine, contextlib.ExitStack() as stack:
             peers = open_peers(bench, stack, result, n_sequences=most, names=(SERVER,), n_ctx=n_ctx)
 
@@ -186,7 +189,10 @@ def measure_votes(bench: Bench, seconds: float, result: Result) -> None:
                 return costs[str(n)].total_s
 
             def server(n: int) -> float:
-                return float(peers[SERVER].call("together", log=log.to_dict(), n=n)["seconds"])
+                served[str(n)] = answer = peers[SERVER].call(
+                    "together", log=log.to_dict(), n=n, variant=next(variants)
+                )
+                return float(answer.pop("seconds"))
 
             contenders = {_name_vote(OURS, n): functools.partial(ours, n) for n in bench.plan.votes}
             contenders |= {
@@ -206,7 +212,7 @@ def measure_votes(bench: Bench, seconds: float, result: Result) -> None:
         for name in peers
         for n in bench.plan.votes
     ]
-    about = {"log": log.count(), "counts": {n: cost.counts() for n, cost in costs.items()}}
+    about = {"log": log.count(), "counts": {n: cost.counts() for n, cost in costs.items()}, "served": served}
     result.figures.append(Figure(f"votes on the {shape.name} episode", samples, ratios=ratios, about=about))
 
 

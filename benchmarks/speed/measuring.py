@@ -78,6 +78,11 @@ def summarize(values: Sequence[float]) -> dict[str, float]:
     return {"median": median, "iqr": upper - lower, "min": min(values), "max": max(values)}
 
 
+def count_samples(figure: Mapping[str, Any]) -> int:
+    """How many rounds a figure's ratios are taken from, `figure` being what `Figure.to_dict` gives."""
+    return min(len(one["samples_s"]) for one in figure["contenders"].values())
+
+
 def alternate(
     contenders: Mapping[str, Callable[[], float]],
     *,

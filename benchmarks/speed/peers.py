@@ -48,15 +48,11 @@ class Result:
 
 def child_settings(bench: Bench, **changed: int) -> dict[str, Any]:
     """The engine's settings, with its numbers of threads said: what is chosen by itself here is no peer's choice."""
-    from sqale_edge.llama.threads import default_threads  # noqa: PLC0415 - llama.cpp is loaded with a model
+    from sqale_edge.llama.threads import choose_threads  # noqa: PLC0415 - llama.cpp is loaded with a model
 
     settings = dataclasses.replace(bench.settings, n_sequences=1)
-    n_threads, n_threads_batch = default_threads()
-    return dataclasses.asdict(settings) | {
-        "threads": settings.threads or n_threads,
-        "threads_batch": settings.threads_batch or settings.threads or n_threads_batch,
-        **changed,
-    }
+    n_threads, n_threads_batch = choose_threads(settings)
+    return dataclasses.asdict(settings) | {"threads": n_threads, "threads_batch": n_threads_batch, **changed}
 
 
 def try_log(engine: LlamaEngine, shape: Shape, folder: Path, result: Result) -> TokenLog | None:

@@ -59,17 +59,19 @@ def replay(
     n_sequences: int = 1,
     *,
     base: LlamaSequence | None = None,
+    drafts: bool = True,
     check: Callable[[], None] = lambda: None,
 ) -> Replay:
     """Replay `log` on a new sequence, or on several at a time as in a vote: the first prompt is evaluated once.
 
-    The last token is drawn and not evaluated, as in a real episode. An engine that drafts does so, on a single one.
+    The last token is drawn and not evaluated, as in a real episode.
 
     Args:
         engine: With as many sequences free.
         log: What to replay.
         n_sequences: How many at a time.
         base: Holds the start of the first prompt, which need not be evaluated again.
+        drafts: Whether an engine that can draft does so, which it does on a single sequence alone.
         check: Called before each turn; what it raises ends the replay.
 
     Raises:
@@ -92,7 +94,7 @@ def replay(
                 sequences.append(sequences[0].fork(len(sequences)))
             decode_start = time.perf_counter()
             for phase, tokens in ((None, turn.free), (grammar, turn.grammar)):
-                for place in _decode_each(engine, sequences, tokens, phase, drafts=len(sequences) == 1):
+                for place in _decode_each(engine, sequences, tokens, phase, drafts=drafts and len(sequences) == 1):
                     if place == 0 and not cost.ttft_s:
                         cost.ttft_s = time.perf_counter() - start
             cost.decode_s += time.perf_counter() - decode_start

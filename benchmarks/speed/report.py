@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .goals import list_goals
+from .measuring import count_samples
+from .results import describe_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _MIB, _GB = 1 << 20, 1e9
-_GOAL_HEAD = ("what", "measured", "goal", "")
+_GOAL_HEAD = ("what", "measured", "interquartile range", "samples", "goal", "")
 
 
 def write_markdown(document: dict[str, Any]) -> str:
@@ -22,7 +24,7 @@ def write_markdown(document: dict[str, Any]) -> str:
     ]
     for name, result in document["measurements"].items():
         if result["figures"]:
-            parts += [f"### {name}", _figures(result["figures"])]
+            parts += [f"### {name}", *_run(document, name), _figures(result["figures"])]
             ratios = _ratios(result["figures"])
             parts += [ratios] if ratios else []
         parts += _peers(result)
@@ -46,15 +48,25 @@ def _head(document: dict[str, Any]) -> str:
     versions, settings = document["versions"], document["settings"]
     size = f"{model['n_parameters'] / 1e9:.3g} billion parameters, {model['file_bytes'] / _MIB:,.0f} MiB"
     threads = f"threads: {settings['threads']} to decode, {settings['threads_batch']} to prefill"
-    load = f"load average {_number(machine['load_average_at_start'])} at the start"
     build = f"llama-cpp-python {versions['llama_cpp_python']} ({', '.join(versions['cpu_features'])})"
+    run = [] if "runs" in document else [_show_run(describe_run(document))]
     lines = (
         f"{model['file']}, {size}, SHA-256 {model['sha256'][:16]}",
-        f"{document['measured_at']}, commit {versions['commit'] or 'unknown'}",
-        f"{machine['cpu']}, cores: {machine['cores']}, {threads}; {settings['offload']}; {load}; {machine['system']}",
+        *run,
+        f"{machine['cpu']}, cores: {machine['cores']}, {threads}; {settings['offload']}; {machine['system']}",
         f"sqale-edge {versions['sqale_edge']}, Python {versions['python']}, {build}",
     )
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _run(document: dict[str, Any], measurement: str) -> list[str]:
+    """When a measurement was made, and with what, where several runs were combined."""
+    return [f"{_show_run(document['runs'][measurement])}."] if "runs" in document else []
+
+
+def _show_run(run: dict[str, Any]) -> str:
+    load = _number(run["load_average_at_start"])
+    return f"{run['measured_at']}, commit {run['commit'] or 'unknown'}, load average {load} at the start"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -77,7 +89,7 @@ def _figures(figures: Iterable[dict[str, Any]]) -> str:
             name,
             f"{one['tok_per_s']:.4g}" if "tok_per_s" in one else "",
             _seconds(one["median_s"]),
-            _seconds(one["iqr_s"]),
+            _seconds(one["iqr_s"]) if len(one["samples_s"]) > 1 else "",
             str(len(one["samples_s"])),
         ]
         for figure in figures
@@ -88,7 +100,7 @@ def _figures(figures: Iterable[dict[str, Any]]) -> str:
 
 def _ratios(figures: Iterable[dict[str, Any]]) -> str:
     rows = [
-        [figure["name"], name, f"{one['median']:.3f}", f"{one['iqr']:.3f}"]
+        [figure["name"], name, f"{one['median']:.3f}", f"{one['iqr']:.3f}" if count_samples(figure) > 1 else ""]
         for figure in figures
         for name, one in figure["ratios"].items()
     ]
@@ -154,11 +166,16 @@ def _episodes(document: dict[str, Any]) -> list[str]:
     head = ["episode", "turns", "tokens given + written", "evaluated by turn", "only new ones", "TFLOP"]
     peers = [
         f"{name} was given {counts['n_prompt_given']} prompt tokens in the {figure['name']}, and evaluated "
-        f"{counts['n_prompt_evaluated']} of them."
+        f"{counts['n_prompt_evaluated']} of them.{_evaluating(counts.get('evaluating_s'))}"
         for figure in found.get("figures", [])
         for name, counts in figure["peers"].items()
     ]
     return [_table(head, rows), *peers] if rows else []
+
+
+def _evaluating(seconds: dict[str, float] | None) -> str:
+    """What a peer spent its time on, where it says so."""
+    return f" Seconds evaluating {', '.join(f'{what}: {spent:.3g}' for what, spent in seconds.items())}." if seconds else ""
 
 
 def _loading(document: dict[str, Any]) -> list[str]:
@@ -179,4 +196,11 @@ def _goals(document: dict[str, Any]) -> list[str]:
 
 def _goal_rows(document: dict[str, Any]) -> Iterator[list[str]]:
     for goal in list_goals(document):
-        yield [goal.name, f"{goal.value:.4g}", f"{goal.sign} {goal.limit:.3g}", "reached" if goal.is_met else "missed"]
+        yield [
+            goal.name,
+            f"{goal.value:.4g}",
+            f"{goal.iqr:.2g}" if goal.n_samples > 1 else "",
+            str(goal.n_samples),
+            f"{goal.sign} {goal.limit:.3g}",
+            "reached" if goal.is_met else "missed",
+        ]

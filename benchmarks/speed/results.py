@@ -37,18 +37,28 @@ def append_document(document: dict[str, Any], path: Path) -> None:
 def combine_documents(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """One document for each model, machine, build and settings, with the newest result of each measurement.
 
-    What was left out is said of those results alone; `measured_at` is that of the newest. The setting for drafts does
-    not count: the one measurement that drafts says how many.
+    What was left out is said of those results alone; `runs` says of each where it is from. The setting for drafts does
+    not tell two of them apart: what drafts says how many.
     """
     combined: dict[str, dict[str, Any]] = {}
     for document in documents:
         build = {key: value for key, value in document["versions"].items() if key not in ("sqale_edge", "commit")}
         settings = {key: value for key, value in document["settings"].items() if key != "n_draft"}
         key = json.dumps([document["model"], document["machine"]["cpu"], build, settings], sort_keys=True)
-        before = combined.pop(key, {"measurements": {}, "skipped": []})
+        before = combined.pop(key, {"measurements": {}, "runs": {}, "skipped": []})
         kept = [one for one in before["skipped"] if one["measurement"] not in document["measurements"]]
         combined[key] = document | {
             "measurements": before["measurements"] | document["measurements"],
+            "runs": before["runs"] | dict.fromkeys(document["measurements"], describe_run(document)),
             "skipped": kept + document["skipped"],
         }
     return list(combined.values())
+
+
+def describe_run(document: dict[str, Any]) -> dict[str, Any]:
+    """Where a document's results are from."""
+    return {
+        "measured_at": document["measured_at"],
+        "commit": document["versions"]["commit"],
+        "load_average_at_start": document["machine"]["load_average_at_start"],
+    }

@@ -1,7 +1,7 @@
 """Which number of threads is fastest here: a few seconds of decoding and prefilling with each that makes sense.
 
-The numbers take turns, and what counts is the median, so that a busy machine disturbs all of them alike. Where samples
-spread there are more rounds, and numbers that are clearly slower drop out, up to a limit of time.
+The numbers take turns, and what counts is the median, so that a busy machine disturbs all of them alike. Numbers that
+are clearly slower drop out after a round, and where samples spread there are more rounds, up to a limit of time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from sqale_edge.llama.tuning import Tuning
 
 SECONDS = 20.0  # by default
-N_PREFILL, N_DECODE = 128, 8
+N_PREFILL, N_DECODE = 64, 8
 _LEAST_ROUNDS = 3
 _MOST_ROUNDS = 40
 _CALM = 0.05  # an interquartile range of this share of the median needs no more rounds
 _CLOSE = 1.03  # fewer threads are taken where they are within this of the best: others need the CPU, too
-_HOPELESS = 1.5
+_HOPELESS = 1.5  # times the best, in the least samples of both, which no disturbance makes smaller
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +76,9 @@ def candidate_threads(n_allowed: int, n_cores: int) -> list[int]:
 
 
 def choose(samples: dict[int, list[float]]) -> int:
-    """The number with the least median, or a smaller one that is as good."""
-    medians = {n: summarize(values)["median"] for n, values in samples.items()}
+    """The number with the least median, or a smaller one that is as good, of those that did not drop out."""
+    n_rounds = max(map(len, samples.values()))
+    medians = {n: summarize(values)["median"] for n, values in samples.items() if len(values) == n_rounds}
     best = min(medians.values())
     return min(n for n, median in medians.items() if median <= best * _CLOSE)
 
@@ -94,7 +95,7 @@ def tune(
     Args:
         engine: A loaded and warmed-up model.
         candidates: Numbers of threads.
-        seconds: About how long it may take; each number is tried at least once.
+        seconds: About how long it may take; what does not drop out is tried three times at least.
         check: Called before each sample; what it raises ends it.
     """
     base = engine.new_sequence(0)
@@ -145,14 +146,14 @@ def _take_samples(
             check()
             samples[n].append(measure(n))
         now = time.perf_counter()
-        if now - start + (now - begun) > seconds:
+        best = min(min(samples[n]) for n in running)
+        running = [n for n in running if min(samples[n]) <= best * _HOPELESS]
+        if number + 1 < _LEAST_ROUNDS:
+            continue
+        found = [summarize(samples[n]) for n in running]
+        is_calm = all(one["iqr"] <= _CALM * one["median"] for one in found)
+        if is_calm or now - start + (now - begun) > seconds:
             break
-        found = {n: summarize(samples[n]) for n in running}
-        best = min(one["median"] for one in found.values())
-        if number + 1 >= _LEAST_ROUNDS:
-            running = [n for n in running if found[n]["median"] <= best * _HOPELESS]
-            if all(found[n]["iqr"] <= _CALM * found[n]["median"] for n in running):
-                break
     return samples
 
 

@@ -47,7 +47,11 @@ def _check_question(_context: click.Context, _parameter: click.Parameter, value:
     show_default=True,
     help="Form of the answer.",
 )
-@click.option("--trace", is_flag=True, help="Show thoughts, calls, results and token counts on stderr, live.")
+@click.option(
+    "--trace",
+    is_flag=True,
+    help="Show thoughts, calls, results and token counts on stderr, live; with --votes each candidate's at its end.",
+)
 @click.option(
     "--seed",
     type=SEED,

@@ -105,6 +105,8 @@ def bench(
 
     settings = EngineSettings.from_environment(gpu_layers=gpu_layers, threads=threads)
     if is_tuning:
+        if quick or only or no_peers or output or plots:
+            raise click.UsageError("--tune measures threads alone: leave out --quick, --only, --no-peers, -o and --plots")
         _tune(model, settings, seconds=minutes * 60 if minutes else SECONDS, as_json=as_json)
         return
     plan = QUICK if quick else Plan()
@@ -120,6 +122,7 @@ def bench(
                 document = event
     if document is None:
         raise Cancelled("the benchmark was stopped")
+    write_out(dump_json(document) if as_json else write_markdown(document).rstrip("\n"))
     if output:
         append_document(document, output)
         click.echo(printable(f"The figures were added to {output}."), err=True)
@@ -127,7 +130,6 @@ def bench(
         drawn = draw_plots(document, plots)
         said = "No plots: matplotlib is not installed (pip install 'sqale-edge[bench]')."
         click.echo(said if drawn is None else printable(f"{len(drawn)} plots are in {plots}."), err=True)
-    write_out(dump_json(document) if as_json else write_markdown(document).rstrip("\n"))
 
 
 def _tune(model: str, settings: EngineSettings, *, seconds: float, as_json: bool) -> None:
@@ -145,7 +147,7 @@ def _tune(model: str, settings: EngineSettings, *, seconds: float, as_json: bool
         from sqale_edge.llama.threads import allowed_cpus, physical_cores  # noqa: PLC0415
         from sqale_edge.llama.tuning import write_tuning  # noqa: PLC0415
 
-        with tuning.load(n_ctx=_TUNING_N_CTX, n_sequences=2) as engine:
+        with tuning.load(n_ctx=_TUNING_N_CTX, n_sequences=2, n_draft=0) as engine:
             tuned = tune(
                 engine, candidate_threads(allowed_cpus(), physical_cores()), seconds=seconds, check=tuning.check
             )
@@ -154,7 +156,7 @@ def _tune(model: str, settings: EngineSettings, *, seconds: float, as_json: bool
         path = write_tuning(make_tuning(tuned, name))
         yield {**tuned.to_dict(), "model": name, "file": str(path)}
 
-    click.echo(f"Loading, then measuring for at most about {seconds:.3g} s ...", err=True)
+    click.echo(f"Loading, then measuring for about {seconds:.3g} s ...", err=True)
     with contextlib.closing(iterate_in_background(work, tuning.stop)) as events:
         for event in events:
             found = event

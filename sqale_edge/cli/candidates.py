@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sqale_edge.cli.trace import Progress, Trace
-from sqale_edge.episode import Event, Finished
+from sqale_edge.episode import Event, Finished, Prefilled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +21,7 @@ class CandidatesView:
         self._progress = Progress(console)
         self._live = Trace(console) if is_traced else self._progress
         self._events: dict[int, list[Event]] = {}
-        self._n_ended = 0
+        self._turns = dict.fromkeys(range(n_votes), 1)  # of those that are at work
 
     def show(self, number: int, event: Event) -> None:
         """Show what happened to candidate `number`, counted from 0; now, or when it has ended."""
@@ -30,15 +30,23 @@ class CandidatesView:
             return
         events = self._events.setdefault(number, [])
         events.append(event)
-        if isinstance(event, Finished):
-            self._n_ended += 1
-            self._progress.say(f"{self._n_ended} of {self._n_votes} candidates have ended")
+        if isinstance(event, Prefilled):
+            self._turns[number] = event.turn
+            self._progress.say(self._describe_work())
+        elif isinstance(event, Finished):
+            self._turns.pop(number)
+            self._progress.say(self._describe_work())
             if self._is_traced:
                 self._console.print(f"══ candidate {number + 1} of {self._n_votes}", style="bold", highlight=False)
                 trace = Trace(self._console)
                 for one in events:
                     trace.show(one)
             events.clear()
+
+    def _describe_work(self) -> str:
+        """How far the candidates are."""
+        places = ", ".join(f"{number + 1} in turn {turn}" for number, turn in self._turns.items())
+        return f"{self._n_votes - len(self._turns)} of {self._n_votes} candidates have ended; {places or 'counting'}"
 
     def close(self) -> None:
         """Take away what is not to stay."""

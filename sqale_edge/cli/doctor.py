@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import platform
 import sqlite3
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sqale_edge._version import __version__
 from sqale_edge.cli.text import dump_json, printable, write_out
 from sqale_edge.models import is_address
+
+if TYPE_CHECKING:
+    from sqale_edge.settings import EngineSettings
 
 _MIB = 1 << 20
 
@@ -51,15 +54,15 @@ def doctor(*, model: str | None, clear_prefix_cache: bool, as_json: bool) -> Non
 
 
 def _describe_machine() -> dict[str, dict[str, Any]]:
-    from sqale_edge.llama import default_threads, describe_build  # noqa: PLC0415 - keeps --help light
+    from sqale_edge.llama import describe_build  # noqa: PLC0415 - keeps --help light
     from sqale_edge.llama.memory import available_memory  # noqa: PLC0415
     from sqale_edge.llama.model import choose_gpu_layers  # noqa: PLC0415
-    from sqale_edge.llama.threads import allowed_cpus, tuned_threads  # noqa: PLC0415
+    from sqale_edge.llama.threads import allowed_cpus, choose_threads  # noqa: PLC0415
     from sqale_edge.settings import EngineSettings  # noqa: PLC0415
 
     build = describe_build()
-    n_threads, n_threads_batch = default_threads()
-    tuned = tuned_threads()
+    settings = EngineSettings.from_environment()
+    n_threads, n_threads_batch = choose_threads(settings)
     return {
         "build": {
             "sqale_edge": __version__,
@@ -73,10 +76,20 @@ def _describe_machine() -> dict[str, dict[str, Any]]:
             "allowed_cpus": allowed_cpus(),
             "threads_decode": n_threads,
             "threads_prefill": n_threads_batch,
-            "threads_chosen": f"by bench --tune, {tuned.measured_on}, {tuned.model}" if tuned else "by the cores",
+            "threads_chosen": _say_who_chose_threads(settings),
             "available_memory_bytes": available_memory(),
         },
     }
+
+
+def _say_who_chose_threads(settings: EngineSettings) -> str:
+    from sqale_edge.llama.threads import tuned_threads  # noqa: PLC0415
+
+    names = [name for name in ("threads", "threads_batch") if getattr(settings, name)]
+    if names:
+        return f"by {' and '.join(f'SQALE_EDGE_{name.upper()}' for name in names)}"
+    tuned = tuned_threads()
+    return f"by bench --tune, {tuned.measured_on}, {tuned.model}" if tuned else "by the cores"
 
 
 def _describe_prefix_cache(*, is_to_be_cleared: bool) -> dict[str, Any]:

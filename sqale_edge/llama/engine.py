@@ -86,9 +86,7 @@ class LlamaEngine:
 
     def _make_context(self) -> Any:
         settings = self._settings
-        n_threads, n_threads_batch = threads.default_threads()
-        self.n_threads = settings.threads or n_threads
-        self.n_threads_batch = settings.threads_batch or settings.threads or n_threads_batch
+        self.n_threads, self.n_threads_batch = threads.choose_threads(settings)
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = settings.n_ctx * settings.n_sequences
         params.n_batch = params.n_ubatch = settings.n_batch
@@ -111,7 +109,7 @@ class LlamaEngine:
 
     def _make_state_key(self, file: FileIdentity | None) -> str | None:
         """All settings count: sums depend on sizes of batches, and on threads where a batch is a single token."""
-        settings = dataclasses.asdict(self._settings)
+        settings = dataclasses.asdict(self._settings) | {"n_draft": self._settings.n_guesses}
         threads_used = [self.n_threads, self.n_threads_batch]
         build = identify_build()
         return json.dumps([self.fingerprint, file, build, settings, threads_used]) if file and build else None

@@ -67,7 +67,7 @@ class LogitsModel:
 
     def _make_context(self) -> Any:
         settings = self._settings
-        self.n_threads = settings.threads_batch or settings.threads or threads.default_threads()[1]
+        _, self.n_threads = threads.choose_threads(settings)
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_seq_max = settings.n_ctx, 1
         params.n_batch = params.n_ubatch = params.n_outputs_max = settings.n_batch

@@ -87,15 +87,15 @@ def check_fits(path: Path, header: Header, settings: EngineSettings, available_b
 
     Swapping takes minutes for each token, and the machine with it.
     """
-    estimate = estimate_memory(_as_metadata(header.values), path.stat().st_size, settings)
-    needed_bytes = estimate.total_bytes - estimate.program_bytes  # which is there already
+    # The part of the program that is there already makes up for what the estimate leaves out.
+    needed_bytes = estimate_memory(_as_metadata(header.values), path.stat().st_size, settings).total_bytes
     if available_bytes is None or needed_bytes <= available_bytes:
         return
     raise ModelLoadError(
         f"{str(path)!r} takes about {needed_bytes / _GIB:.1f} GiB of memory, with a context of {settings.n_ctx} for "
         f"each of {settings.n_sequences} sequences, and {available_bytes / _GIB:.1f} GiB are available",
-        hint="close other programs, take a smaller file, or lower SQALE_EDGE_N_CTX; SQALE_EDGE_CHECK_MEMORY=0 loads it "
-        "nevertheless",
+        hint="close other programs, take a smaller file, fewer --votes or less --parallel, or lower SQALE_EDGE_N_CTX; "
+        "SQALE_EDGE_CHECK_MEMORY=0 loads it nevertheless",
     )
 
 

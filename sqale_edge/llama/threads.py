@@ -12,8 +12,12 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqale_edge.llama.tuning import Tuning, read_tuning
+
+if TYPE_CHECKING:
+    from sqale_edge.settings import EngineSettings
 
 
 def allowed_cpus() -> int:
@@ -72,6 +76,12 @@ def physical_cores() -> int:
         return min(_performance_cores() or n_allowed, n_allowed)
     # Windows counts hyper-threads, and its count of cores needs more than the standard library.
     return max(1, n_allowed // 2)
+
+
+def choose_threads(settings: EngineSettings) -> tuple[int, int]:
+    """Threads for decoding and for prefilling: what `settings` say, else the defaults."""
+    n_threads, n_threads_batch = default_threads()
+    return settings.threads or n_threads, settings.threads_batch or settings.threads or n_threads_batch
 
 
 def default_threads() -> tuple[int, int]:

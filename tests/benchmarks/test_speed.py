@@ -46,7 +46,7 @@ from sqale_edge.benchmarks.speed.token_logs import (
     table_names,
     write_database,
 )
-from sqale_edge.benchmarks.speed.tune import choose
+from sqale_edge.benchmarks.speed.tune import _take_samples, choose
 
 from sqale_edge import Database, EngineSettings, Toolbox
 from sqale_edge.errors import Cancelled, ContextOverflowError, ModelError, SqaleEdgeError
@@ -230,7 +230,9 @@ def test_a_replay_drafts_where_the_engine_does(qwen_gguf, tmp_path):
     log = make_log(engine, Shape("twice", 2, 0, (("run_query",), ("submit_sql",))), tmp_path)
     replay(engine, log)
     assert engine.n_guesses_right > 50
-    assert engine.n_guessed >= engine.n_guesses_right
+    assert (n_guessed := engine.n_guessed) >= engine.n_guesses_right
+    assert replay(engine, log, drafts=False).counts()["only_new_tokens"]
+    assert engine.n_guessed == n_guessed
     engine.close()
 
 
@@ -469,6 +471,8 @@ def test_llama_cpp_pythons_call_replays_the_same_log(engine, log, qwen_gguf):
         assert answer["seconds"] > 0
         assert answer["n_decoded"] == log.n_decoded
         assert answer["n_prompt_given"] >= answer["n_prompt_evaluated"] >= log.n_prompt
+        assert all(seconds > 0 for seconds in answer["evaluating_s"].values())
+        assert math.isclose(sum(answer["evaluating_s"].values()), answer["seconds"])
     assert usual["n_prompt_evaluated"] == usual["n_prompt_given"]
 
 
@@ -485,6 +489,16 @@ def test_the_server_writes_as_many_tokens(engine, log, qwen_gguf, tmp_path):
         assert child.call("ask", question="", database="", prompt=prompt)["n_prompt"] == len(prompt)
         child.call("keep")
         child.call("bring_back")
+
+
+def test_the_server_is_asked_another_question_in_each_round(log, qwen_gguf):
+    """Behind the shared part of the prompt nothing is in its slots, however often the log was replayed."""
+    pytest.importorskip("xllamacpp")
+    with Child(SERVER) as child:
+        child.call("load", model=str(qwen_gguf), settings={"n_ctx": 2048, "n_sequences": 2, "threads": 1})
+        answers = [child.call("together", log=log.to_dict(), n=2, variant=variant) for variant in range(3)]
+    assert {answer["n_decoded"] for answer in answers} == {2 * log.n_decoded}
+    assert all(answer["n_prompt_evaluated"] >= 2 * (log.n_prompt - log.n_shared - 1) for answer in answers)
 
 
 def test_a_missing_peer_is_left_out_with_one_line(qwen_gguf, tmp_path, monkeypatch):
@@ -545,11 +559,29 @@ def test_the_numbers_of_threads_that_make_sense(n_allowed, n_cores, expected):
         ({1: [4.0], 2: [1.02], 4: [1.0]}, 2),  # as good, with fewer
         ({1: [1.0, 1.0, 1.0], 2: [0.5, 9.0, 9.0]}, 1),  # one lucky sample is no median
         ({2: [1.0, 1.0, 50.0], 1: [2.0, 2.0, 2.0]}, 2),  # and one unlucky one neither
+        ({2: [1.0, 3.0, 3.0], 1: [2.0]}, 2),  # what dropped out early had no worse rounds to get through
     ],
 )
 def test_the_best_number_is_the_least_with_the_best_median(samples, expected):
     """Within three hundredths."""
     assert choose(samples) == expected
+
+
+@pytest.mark.parametrize("n_disturbed", [0, 1, 2])
+def test_a_disturbed_round_does_not_decide(n_disturbed):
+    """Of eight numbers the best is found, three rounds at least are made, and those far behind drop out at once."""
+    paces = {1: 8.0, 2: 4.0, 3: 2.7, 4: 2.0, 6: 1.4, 8: 1.0}
+    asked = []
+
+    def measure(n):
+        asked.append(n)
+        is_disturbed = asked.count(n) > 1 and asked.count(n) % 2 == 0 and n == 8 and n_disturbed
+        return paces[n] * (1 + n_disturbed * is_disturbed)
+
+    samples = _take_samples(list(paces), measure, 0.05, lambda: None)
+    assert choose(samples) == 8
+    assert [len(samples[n]) for n in (1, 2, 3, 4)] == [1] * 4
+    assert len(samples[6]) == len(samples[8]) >= 3
 
 
 def test_tuning_measures_each_number_and_keeps_the_best(engine):
@@ -603,7 +635,8 @@ def test_documents_of_one_model_are_combined():
         skipped = [{"measurement": name, "what": what, "why": "no time"} for name in measurements]
         return {
             "model": {"sha256": "ab"},
-            "machine": {"cpu": "a"},
+            "measured_at": f"when {what}",
+            "machine": {"cpu": "a", "load_average_at_start": 1.0},
             "versions": {"python": "3.11", "commit": what},
             "settings": {"n_ctx": n_ctx, **settings},
             "measurements": dict.fromkeys(measurements, what),
@@ -613,6 +646,8 @@ def test_documents_of_one_model_are_combined():
     documents = [make(["votes", "ttft"], "old"), make(["votes"], "new", n_draft=4), make(["votes"], "x", n_ctx=512)]
     first, second = combine_documents(documents)
     assert first["measurements"] == {"votes": "new", "ttft": "old"}
+    assert {name: run["commit"] for name, run in first["runs"].items()} == {"votes": "new", "ttft": "old"}
+    assert first["runs"]["ttft"]["measured_at"] == "when old"
     assert [(one["measurement"], one["what"]) for one in first["skipped"]] == [("ttft", "old"), ("votes", "new")]
     assert second["measurements"] == {"votes": "x"}
 
@@ -624,14 +659,15 @@ def test_goals_are_read_off_a_document():
         "speed of sampling against bare": summarize([0.95]),
         "speed of grammar against sampling": summarize([1 / 1.1]),
     }
-    peak = {"figures": [{"peak_memory_bytes": {OURS: summarize([2 << 30])}}]}
+    loaded = Figure("load", {OURS: [1.0, 1.1]}, about={"peak_memory_bytes": {OURS: summarize([2 << 30])}})
+    peak = {"figures": [loaded.to_dict()]}
     document = {
         "model": {"file_type": 15, "n_parameters": 1_880_000_000},
         "settings": {"n_ctx": 16_384},
         "measurements": {"decoding": {"figures": [{**figure.to_dict(), "ratios": ratios}]}, "loading": peak},
     }
     assert [(goal.limit, goal.is_met) for goal in list_goals(document)[:2]] == [(0.97, False), (0.95, True)]
-    assert [goal.is_met for goal in list_goals(document)[2:]] == [False]
+    assert [(goal.is_met, goal.n_samples) for goal in list_goals(document)[2:]] == [(False, 2)]
     document["model"]["n_parameters"] = 5_000_000
     assert len(list_goals(document)) == 2
 

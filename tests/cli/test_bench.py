@@ -39,21 +39,32 @@ def run(capsys):
 
 def test_json_is_one_document_on_stdout(run, qwen_gguf, tmp_path):
     """On its last and only line; the same one is added to the file, and the time is said beforehand on stderr."""
-    options = ("-m", qwen_gguf, "--threads", "1", "--only", "votes", "--no-peers", "--quick", "--minutes", "0.05")
+    options = ("-m", qwen_gguf, "--threads", "1", "--only", "votes", "--no-peers", "--quick", "--minutes", "1.5")
     code, out, err = run("bench", *options, "--json", "-o", tmp_path / "speed.jsonl")
     assert code == 0, err
-    assert err.startswith("at most 0.05 minutes")
+    assert err.startswith("at most 1.5 minutes")
     document = json.loads(out.splitlines()[-1])
-    assert (out.count("\n"), document["plan"]["seconds"], document["plan"]["only"]) == (1, 3.0, ["votes"])
+    assert (out.count("\n"), document["plan"]["seconds"], document["plan"]["only"]) == (1, 90.0, ["votes"])
+    assert document["measurements"]["votes"]["figures"]
     assert json.loads((tmp_path / "speed.jsonl").read_text()) == document
 
 
 def test_without_json_there_are_tables(run, qwen_gguf):
-    """And no file, because the current folder is no clone."""
+    """And no file, which only -o writes."""
     code, out, _ = run("bench", "-m", qwen_gguf, "--threads", "1", "--only", "votes", "--no-peers", "--minutes", "0.05")
     assert code == 0
     assert out.startswith("## Speed of ")
     assert os.listdir() == []  # noqa: PTH208 - the current folder
+
+
+def test_what_was_measured_is_shown_even_if_it_cannot_be_kept(run, qwen_gguf, tmp_path):
+    """The figures come first; what fails behind them is an error all the same."""
+    (tmp_path / "file").write_text("")
+    options = ("-m", qwen_gguf, "--threads", "1", "--only", "votes", "--no-peers", "--quick", "--minutes", "0.05")
+    code, out, err = run("bench", *options, "-o", tmp_path / "file" / "speed.jsonl")
+    assert code == 1
+    assert out.startswith("## Speed of ")
+    assert "cannot be written" in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -65,6 +76,7 @@ def test_without_json_there_are_tables(run, qwen_gguf):
         (["--minutes", "inf"], "--minutes"),
         (["--tune"], "demo model is too small"),
         (["--tune", "-m", "m.gguf", "--threads", "2"], "leave out --threads"),
+        (["--tune", "-m", "m.gguf", "-o", "speed.jsonl"], "leave out --quick"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(run, args, word):
@@ -83,8 +95,8 @@ def test_a_missing_model_is_one_clear_line(run, tmp_path):
         assert "Traceback" not in err
 
 
-def test_tuning_is_used_from_then_on(run, qwen_gguf, home):
-    """It is kept in the home, and `doctor` says where its numbers of threads come from."""
+def test_tuning_is_used_from_then_on(run, qwen_gguf, home, monkeypatch):
+    """It is kept in the home, a variable wins, and `doctor` says where its numbers of threads come from."""
     _, out, _ = run("doctor", "--json")
     assert json.loads(out)["machine"]["threads_chosen"] == "by the cores"
     code, out, err = run("bench", "--tune", "-m", qwen_gguf, "--minutes", "0.001")
@@ -97,15 +109,22 @@ def test_tuning_is_used_from_then_on(run, qwen_gguf, home):
     assert (machine["threads_decode"], machine["threads_prefill"]) == (found["threads"], found["threads_batch"])
     assert machine["threads_chosen"].startswith("by bench --tune, 2")
     assert found["model"] in machine["threads_chosen"]
+    monkeypatch.setenv("SQALE_EDGE_THREADS", "1")
+    _, out, _ = run("doctor", "--json")
+    machine = json.loads(out)["machine"]
+    assert (machine["threads_decode"], machine["threads_prefill"]) == (1, 1)
+    assert machine["threads_chosen"] == "by SQALE_EDGE_THREADS"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are those of POSIX")
-@pytest.mark.parametrize("options", [["--only", "loading"], ["--only", "decoding"], ["--tune"]])
+@pytest.mark.parametrize(
+    "options", [["--only", "loading", "-o", "out.jsonl"], ["--only", "decoding", "--plots", "plots"], ["--tune"]]
+)
 def test_ctrl_c_leaves_nothing(qwen_gguf, tmp_path, home, options):
     """Exit code 130, nothing on stdout, no process, no file, whatever was under way."""
     (tmp_path / "tmp").mkdir()
     script = "from sqale_edge.cli import main; main()"
-    arguments = ["bench", "-m", str(qwen_gguf), "-o", str(tmp_path / "out.jsonl"), *options]
+    arguments = ["bench", "-m", str(qwen_gguf), *options]
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", script, *arguments],
         stdin=subprocess.DEVNULL,
@@ -124,5 +143,5 @@ def test_ctrl_c_leaves_nothing(qwen_gguf, tmp_path, home, options):
     assert (process.returncode, out) == (130, "")
     assert rest.splitlines()[-1] == "Cancelled."
     assert list((tmp_path / "tmp").iterdir()) == []
-    assert not (tmp_path / "out.jsonl").exists()
+    assert os.listdir() == []  # noqa: PTH208 - the current folder
     assert not (home / "threads.json").exists()

@@ -10,6 +10,7 @@ from sqale_edge.grammar import tool_call_grammar, tool_call_phrases
 from sqale_edge.llama import LlamaEngine
 from sqale_edge.llama.drafts import PromptLookup, guess_phrase
 from sqale_edge.llama.quantize import quantize_file
+from sqale_edge.llama.sequence import LlamaSequence
 from sqale_edge.models import find_model
 from sqale_edge.tools import TOOLS
 
@@ -144,6 +145,33 @@ def test_the_tokens_are_those_without_drafts(plain, drafting, sampling, seed):
         sequence.close()
 
 
+@pytest.mark.parametrize("n_right", [0, 1, 5])
+def test_wrong_guesses_leave_nothing_behind(plain, drafting, monkeypatch, n_right):
+    """In each step so many right ones and a wrong one behind them: the same tokens, and the same logits afterwards."""
+    reference, sequence = (engine.new_sequence(0, SAMPLED) for engine in (plain, drafting))
+    for one in (reference, sequence):
+        one.append(prompt_of(plain))
+    tokens = decode(reference, 60)
+
+    def guess(_sequence, decoding, n_most):
+        n_most = min(n_most, decoding.max_tokens - decoding.n_decoded - 1)
+        right = tokens[decoding.n_decoded : decoding.n_decoded + n_right]
+        wrong = (tokens[min(decoding.n_decoded + n_right, len(tokens) - 1)] + 1) % plain.info.n_vocab
+        return [*right, wrong][:n_most]
+
+    monkeypatch.setattr(LlamaSequence, "guess", guess)
+    n_wrong_before, n_right_before = n_wrong(drafting), drafting.n_guesses_right
+    assert decode(sequence, 60) == tokens
+    assert n_wrong(drafting) - n_wrong_before >= 60 // (n_right + 1) - 1
+    assert (drafting.n_guesses_right - n_right_before > 0) == (n_right > 0)
+    for one in (reference, sequence):
+        one.append(prompt_of(plain, QUESTIONS[1]))
+    assert np.allclose(reference.logits, sequence.logits, atol=1e-3)
+    assert decode(sequence, 20) == decode(reference, 20)
+    for one in (reference, sequence):
+        one.close()
+
+
 def n_wrong(engine):
     """Guesses that were evaluated and not drawn."""
     return engine.n_guessed - engine.n_guesses_right
@@ -179,13 +207,15 @@ class CountingEngine(LlamaEngine):
 
 
 @pytest.mark.parametrize("n_decoded", [1, 9, 23, 40])
-def test_what_comes_after_open_guesses_is_as_if_there_were_none(plain, drafting, n_decoded):
+def test_what_comes_after_open_guesses_is_as_if_there_were_none(plain, drafting, monkeypatch, n_decoded):
     """Appending, forking, a snapshot, and another sequence's steps take guesses back that are not confirmed."""
-    found = []
+    monkeypatch.setattr(LlamaSequence, "guess", lambda _sequence, _decoding, n_most: [7, 8, 9, 10][:n_most])
+    found, n_open = [], []
     for engine in (plain, drafting):
         sequence = engine.new_sequence(3, SAMPLED)
         sequence.append(prompt_of(engine))
         tokens = decode(sequence, n_decoded)
+        n_open.append(len(sequence.guesses))
         twin = sequence.fork(4)
         tokens += decode(twin, 12)
         other = engine.new_sequence(5, SAMPLED)
@@ -203,6 +233,7 @@ def test_what_comes_after_open_guesses_is_as_if_there_were_none(plain, drafting,
         for one in (sequence, other, restored):
             one.close()
     assert found[0] == found[1]
+    assert (n_open[0], n_open[1] > 0) == (0, n_decoded > 1)  # the first token is drawn from what the prompt left
 
 
 def test_the_context_is_never_overrun_by_guesses(exact_gguf):
