@@ -192,7 +192,8 @@ class Agent:
             Else what `stream` raises.
         """
         n_sequences = self.engine.info.n_sequences
-        require(len(seeds) <= n_sequences, "seeds", len(seeds), f"at most the engine's n_sequences, {n_sequences}")
+        allowed = f"from 1 to the engine's n_sequences, {n_sequences}"
+        require(1 <= len(seeds) <= n_sequences, "seeds", len(seeds), allowed)
         requests = [dataclasses.replace(request, seed=seed) for seed in seeds]
         return self._answer(lambda running: self._candidates(running, requests), lambda _: False)
 
@@ -252,7 +253,7 @@ class Agent:
         self, running: Running, requests: Iterable[Request]
     ) -> Generator[tuple[int, Episode | SqaleEdgeError], None, None]:
         """How each of many questions ended."""
-        lanes = (self._steps_or_error(running, request) for request in requests if not running.is_stopped)
+        lanes = (self._steps_or_error(running, request) for request in _take_until_stopped(requests, running))
         with closing(drive(lanes, self.engine, self.engine.info.n_sequences)) as events:
             for number, event in events:
                 if isinstance(event, Finished):
@@ -263,9 +264,15 @@ class Agent:
     def _candidates(self, running: Running, requests: Sequence[Request]) -> Generator[tuple[int, Event], None, None]:
         """What happens while one question is answered several times."""
         twins: list[TokenSequence] = []  # the first has evaluated its prompt, and drawn nothing, when the others begin
-        lanes = (self._steps(running, request, running.stop, twins) for request in requests)
-        with closing(drive(lanes, self.engine, len(requests))) as events:
-            yield from events
+        with running.place() as place:
+            database = place.open(requests[0].database)
+            lanes = (
+                self._steps(running, dataclasses.replace(request, database=database), running.stop, twins)
+                for number, request in enumerate(requests)
+                if number == 0 or not running.is_stopped
+            )
+            with closing(drive(lanes, self.engine, len(requests))) as events:
+                yield from events
 
     def _steps_or_error(
         self, running: Running, request: Request
@@ -296,7 +303,7 @@ class Agent:
         with running.place() as place:
             database = place.open(request.database)
             place.set_timer(self.limits.timeout_s, stop or place.stop)
-            sequence = twins[0].fork(request.seed) if twins else self._new_sequence(request.seed)
+            sequence = self._begin_sequence(running, request.seed, twins)
             place.held.callback(sequence.close)
             if twins is not None:
                 twins.append(sequence)
@@ -317,6 +324,16 @@ class Agent:
                 notes=self._notes,
             )
             yield from loop.steps()
+
+    def _begin_sequence(self, running: Running, seed: int, twins: Sequence[TokenSequence] | None) -> TokenSequence:
+        """A fork of the first twin, or a new one; also where the twin was stopped, for then nothing is evaluated."""
+        if twins:
+            try:
+                return twins[0].fork(seed)
+            except ModelError:
+                if not running.is_stopped:
+                    raise
+        return self._new_sequence(seed)
 
     def _new_sequence(self, seed: int) -> TokenSequence:
         return self.engine.new_sequence(seed, self._sampling)
@@ -365,6 +382,18 @@ class Agent:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+
+def _take_until_stopped(requests: Iterable[Request], running: Running) -> Iterator[Request]:
+    """The requests; once `running` is stopped no other is taken from where they come from, which may never end."""
+    waiting = iter(requests)
+    while not running.is_stopped:
+        try:
+            request = next(waiting)
+        except StopIteration:
+            return
+        require(isinstance(request, Request), "requests", request, "made of Request")
+        yield request
 
 
 def _check_parts(sampling: Any, limits: Any, prefixes: Any) -> None:

@@ -24,14 +24,29 @@ _OWNER = "owner"
 _SECONDS_TO_LOCK = 60.0  # a younger directory may not have its lock yet
 
 
+class NoDirectoryError(OSError):
+    """There is no place for temporary files."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"temporary files cannot be written: {reason}")
+
+
 class PrivateDirectory:
     """A new directory that only this user may read."""
 
     def __init__(self) -> None:
+        """Make it. Raises NoDirectoryError where no temporary folder can be written."""
         remove_abandoned()
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        owner = sqlite3.connect(self.path / _OWNER, isolation_level=None, check_same_thread=False)
-        owner.execute("BEGIN EXCLUSIVE")
+        try:
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        except OSError as error:
+            raise NoDirectoryError(error.strerror or str(error)) from error
+        try:
+            owner = sqlite3.connect(self.path / _OWNER, isolation_level=None, check_same_thread=False)
+            owner.execute("BEGIN EXCLUSIVE")
+        except sqlite3.Error as error:
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise NoDirectoryError(str(error)) from error
         self._finalizer = weakref.finalize(self, _remove, self.path, owner, os.getpid())
 
     def remove(self) -> None:
@@ -42,7 +57,11 @@ class PrivateDirectory:
 @functools.cache
 def remove_abandoned() -> None:
     """Delete the directories of processes that died. Once in a process; what cannot be deleted is left."""
-    for directory in Path(tempfile.gettempdir()).glob(_PREFIX + "*"):
+    try:
+        folder = Path(tempfile.gettempdir())
+    except OSError:  # none that can be written
+        return
+    for directory in folder.glob(_PREFIX + "*"):
         with contextlib.suppress(OSError, sqlite3.Error):
             found = directory.lstat()
             is_ours = not hasattr(os, "getuid") or found.st_uid == os.getuid()

@@ -24,16 +24,16 @@ class Place:
     def __init__(self) -> None:
         self.held = ExitStack()
         self.flag = CancelFlag()
-        self._database: Database | None = None
+        self._own_database: Database | None = None
         self._lock = threading.RLock()  # a signal handler may stop an episode in the thread that is ending it
         self._has_ended = False
 
     def open(self, database: str | Path | Sequence[str | Path] | Database) -> Database:
         """The database, closed with the place unless it was open before."""
-        if not isinstance(database, Database):
-            database = self.held.enter_context(Database.open(database))
-        self._database = database
-        return database
+        if isinstance(database, Database):
+            return database
+        self._own_database = self.held.enter_context(Database.open(database))
+        return self._own_database
 
     def set_timer(self, timeout_s: float | None, stop: Callable[[EndedBy], None]) -> None:
         """Call `stop` when this time is up; None is no limit."""
@@ -44,13 +44,16 @@ class Place:
             self.held.callback(timer.cancel)
 
     def stop(self, reason: EndedBy) -> None:
-        """Let the episode end before its next token, and a query at once; do nothing when it has ended."""
+        """Let the episode end before its next token, and its query at once; do nothing when it has ended.
+
+        In a database that others use, too, the query asks for the flag by itself, again and again.
+        """
         with self._lock:
             if self._has_ended:
                 return
             self.flag.set(reason)
-            if self._database is not None:
-                self._database.interrupt()
+            if self._own_database is not None:
+                self._own_database.interrupt()
 
     def end(self) -> None:
         """Free what it holds. Waits for a `stop` that is under way, and lets no other begin. Safe to call twice."""
@@ -102,9 +105,9 @@ class Running:
             if self._has_ended:
                 return
             self._reason = self._reason or reason
-            self._engine.cancel()
-            for place in self._places:
+            for place in self._places:  # before the engine: an episode that it fails must find its reason
                 place.stop(reason)
+            self._engine.cancel()
 
     def end(self) -> None:
         """Free what all places hold. Waits for a `stop` that is under way, and lets no other begin."""

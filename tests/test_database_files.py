@@ -537,6 +537,27 @@ def test_only_abandoned_folders_are_removed(tmp_path):
     assert [entry.name for entry in folders[".sqale-edge-private-of a user?#%"].iterdir()] == ["thesis.txt"]
 
 
+def test_without_a_temporary_folder_a_database_can_be_read(shop, tmp_path):
+    """It needs none; what does is a clear error."""
+    table = tmp_path / "table.csv"
+    table.write_text("a,b\n1,2\n")
+    program = f"""
+import tempfile
+tempfile._candidate_tempdir_list = lambda: [{str(tmp_path / "none")!r}]
+from sqale_edge.database import Database
+from sqale_edge.errors import DatabaseOpenError
+with Database.open({str(shop)!r}) as database:
+    assert database.query("SELECT count(*) FROM customers", max_rows=1).rows == ((4,),)
+try:
+    Database.open({str(table)!r})
+except DatabaseOpenError as error:
+    print(error, error.hint)
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert "table.csv' needs a private copy: temporary files cannot be written: No usable temporary" in done.stdout
+    assert "TMPDIR" in done.stdout
+
+
 HOLDER = """
 import contextlib, sqlite3, subprocess, sys
 from sqale_edge.database import Database

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
 from sqale_edge import Agent, EngineSettings, EpisodeLimits, Request
 from sqale_edge.batch import drive
+from sqale_edge.database import Database
 from sqale_edge.engine import Decoding
 from sqale_edge.errors import ContextOverflowError, DatabaseOpenError, DecodeError, ModelError, SettingsError
+from sqale_edge.running import Place
 from sqale_edge.testing import ScriptedEngine, make_shop
 
 THINK = 'Let me see.</think>\n\n{"tool": "list_tables"}'
@@ -43,6 +46,43 @@ def test_each_is_answered_as_if_it_were_alone(shop, n_sequences):
 
 def without_times(episode):
     return dataclasses.replace(episode, timing=None)
+
+
+def test_after_a_cancel_no_more_requests_are_taken(shop):
+    """They may come from something that never ends."""
+    taken = []
+
+    def endless():
+        while True:
+            taken.append(len(taken))
+            yield Request("ABOUT customers ?", shop)
+
+    with Agent(ScriptedEngine([THINK, submit], thinks=True, n_sequences=2)) as agent:
+        for _ in agent.run_many(endless()):
+            agent.cancel()
+        assert len(taken) <= 3
+        assert agent.run("ABOUT customers ?", shop).rows == ((4,),)
+
+
+def test_what_is_no_request_is_refused(shop):
+    """When its turn comes, with what it is."""
+    with (
+        Agent(ScriptedEngine([THINK, submit], thinks=True)) as agent,
+        pytest.raises(SettingsError, match="'a question'"),
+    ):
+        list(agent.run_many([*make_requests(shop, 1), "a question"]))
+
+
+def test_stopping_one_does_not_stop_the_others_queries(shop):
+    """In a database that was given open, and that others use at the same time."""
+    slow = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 2000000) SELECT count(*) FROM c"
+    with Database.open(shop) as database, ThreadPoolExecutor(1) as pool:
+        place = Place()
+        assert place.open(database) is database
+        found = pool.submit(database.query, slow, max_rows=1)
+        while not wait([found], 0.01).done:
+            place.stop("timeout")
+        assert found.result().rows == ((2_000_000,),)
 
 
 def test_no_more_run_at_a_time_than_there_are_sequences(shop):

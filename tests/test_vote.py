@@ -8,11 +8,12 @@ import itertools
 import pytest
 
 from sqale_edge import Agent, EngineSettings, EpisodeLimits, Request, SamplingSettings
-from sqale_edge.episode import Finished, Prefilled
-from sqale_edge.errors import SettingsError
+from sqale_edge.database import Database
+from sqale_edge.episode import Finished, Noted, Prefilled, ToolCalled
+from sqale_edge.errors import DatabaseError, SettingsError
 from sqale_edge.llama.quantize import quantize_file
 from sqale_edge.models import find_model
-from sqale_edge.testing import ScriptedEngine
+from sqale_edge.testing import ScriptedEngine, ScriptedSequence
 from sqale_edge.vote import Vote, group_candidates, is_decided, stream_vote
 
 QUESTION = "How many customers are there?"
@@ -158,6 +159,51 @@ def test_a_cancelled_vote_has_no_answer(shop):
             agent.cancel()
     assert vote.episode.ended_by == "cancelled"
     assert vote.episode.sql is None
+
+
+@pytest.mark.parametrize("event_type", [Noted, Prefilled, ToolCalled])
+@pytest.mark.parametrize("reason", ["cancelled", "timeout"])
+def test_a_vote_that_is_stopped_before_all_have_begun_ends_so(shop, event_type, reason):
+    """At whatever the first candidate does first; that is an outcome, not an error, and the agent goes on."""
+    slow = ['{"tool": "list_tables"}'] * 3 + [submit("SELECT 9")]
+    agent = Agent(dice([slow] * 3))
+    has_stopped = False
+    for event in stream_vote(agent, Request(QUESTION, shop), 3):
+        if isinstance(event, Vote):
+            vote = event
+        elif isinstance(event[1], event_type) and not has_stopped:
+            has_stopped = True
+            agent._running.stop(reason)
+    assert {episode.ended_by for episode in vote.candidates.values()} == {reason}
+    assert vote.episode.ended_by == reason
+    assert agent.run(QUESTION, shop).rows == ((9,),)
+
+
+def test_the_first_candidate_may_be_stopped_while_the_second_begins(shop, monkeypatch):
+    """Its sequence cannot be forked any more: still that is how the vote ends."""
+    agent = Agent(dice([['{"tool": "list_tables"}', submit("SELECT 9")]] * 2))
+    fork = ScriptedSequence.fork
+
+    def stop_and_fork(sequence, seed):
+        agent.cancel()
+        return fork(sequence, seed)
+
+    monkeypatch.setattr(ScriptedSequence, "fork", stop_and_fork)
+    *_, vote = stream_vote(agent, Request(QUESTION, shop), 2)
+    assert vote.episode.ended_by == "cancelled"
+    assert len(vote.candidates) == 2
+
+
+def test_the_database_is_opened_once_for_all(shop, monkeypatch):
+    """A CSV file is imported once, before any candidate's clock runs; and it is closed with the vote."""
+    opened, open_database = [], Database.open
+    monkeypatch.setattr(Database, "open", lambda path: opened.append(open_database(path)) or opened[-1])
+    agent = Agent(dice([[submit("SELECT 4")]] * 4))
+    *_, vote = stream_vote(agent, Request(QUESTION, shop), 4)
+    assert vote.episode.rows == ((4,),)
+    (database,) = opened
+    with pytest.raises(DatabaseError, match="closed"):
+        database.query("SELECT 1", max_rows=1)
 
 
 def test_cut_results_do_not_agree_with_whole_ones(shop):

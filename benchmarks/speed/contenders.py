@@ -169,9 +169,7 @@ class LlamaCppPython:
             n_given += answer["usage"]["prompt_tokens"]
             history += turn.decoded if keeps_thoughts else turn.grammar
         seconds = time.perf_counter() - start - forcing_s
-        n_evaluated, prompt_s, single_s = (
-            now - then for now, then in zip(self._read_counters(), before, strict=True)
-        )
+        n_evaluated, prompt_s, single_s = (now - then for now, then in zip(self._read_counters(), before, strict=True))
         return {
             "seconds": seconds,
             "n_decoded": n_decoded,

@@ -71,9 +71,7 @@ def _measure_episode(
         last[SERVER] = answer = peers[SERVER].call("episode", log=log.to_dict(), variant=n_served)
         return float(answer.pop("seconds"))
 
-    contenders: dict[str, Callable[[], float]] = {
-        name: functools.partial(ours, name) for name in (OURS, _WARM, _PLAIN)
-    }
+    contenders: dict[str, Callable[[], float]] = {name: functools.partial(ours, name) for name in (OURS, _WARM, _PLAIN)}
     if LLAMA_CPP_PYTHON in peers:
         contenders[LLAMA_CPP_PYTHON] = functools.partial(llama_cpp_python, keeps_thoughts=False)
         contenders[_APPENDING] = functools.partial(llama_cpp_python, keeps_thoughts=True)

@@ -189,9 +189,7 @@ def measure_votes(bench: Bench, seconds: float, result: Result) -> None:
                 return costs[str(n)].total_s
 
             def server(n: int) -> float:
-                served[str(n)] = answer = peers[SERVER].call(
-                    "together", log=log.to_dict(), n=n, variant=next(variants)
-                )
+                served[str(n)] = answer = peers[SERVER].call("together", log=log.to_dict(), n=n, variant=next(variants))
                 return float(answer.pop("seconds"))
 
             contenders = {_name_vote(OURS, n): functools.partial(ours, n) for n in bench.plan.votes}

@@ -175,7 +175,8 @@ def _episodes(document: dict[str, Any]) -> list[str]:
 
 def _evaluating(seconds: dict[str, float] | None) -> str:
     """What a peer spent its time on, where it says so."""
-    return f" Seconds evaluating {', '.join(f'{what}: {spent:.3g}' for what, spent in seconds.items())}." if seconds else ""
+    said = ", ".join(f"{what}: {spent:.3g}" for what, spent in (seconds or {}).items())
+    return f" Seconds evaluating {said}." if said else ""
 
 
 def _loading(document: dict[str, Any]) -> list[str]:

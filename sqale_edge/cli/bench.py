@@ -106,7 +106,7 @@ def bench(
     settings = EngineSettings.from_environment(gpu_layers=gpu_layers, threads=threads)
     if is_tuning:
         if quick or only or no_peers or output or plots:
-            raise click.UsageError("--tune measures threads alone: leave out --quick, --only, --no-peers, -o and --plots")
+            raise click.UsageError("--tune finds threads alone: leave out --quick, --only, --no-peers, -o and --plots")
         _tune(model, settings, seconds=minutes * 60 if minutes else SECONDS, as_json=as_json)
         return
     plan = QUICK if quick else Plan()

@@ -73,14 +73,15 @@ class LlamaEngine:
         self._abort_flag = bindings.AbortFlag()
         self.n_guessed = self.n_guesses_right = 0
         try:
+            self.info = self._model.describe(self._settings.n_ctx, self._settings.n_sequences)
+            self.fingerprint = self._make_fingerprint()
             self._context = self._make_context()
         except BaseException:
             self._model.close()
             raise
         self._memory = llama_cpp.llama_get_memory(self._context)
+        self._n_guesses = self._count_guesses()
         self._batch = llama_cpp.llama_batch_init(self._settings.n_batch, 0, 1)
-        self.info = self._model.describe(self._settings.n_ctx, self._settings.n_sequences)
-        self.fingerprint = self._make_fingerprint()
         self.state_key = self._make_state_key(file) if file == identify_file(Path(path)) else None
         self.load_s = time.perf_counter() - start
 
@@ -98,6 +99,12 @@ class LlamaEngine:
         params.no_perf = False
         self._abort_flag.attach_to(params)
         return bindings.make_context(self._model.pointer, params, self._model.path)
+
+    def _count_guesses(self) -> int:
+        """Tokens that may be guessed; of recurrent layers llama.cpp keeps earlier states for some models alone."""
+        n_guesses, model = self._settings.n_guesses, self._model.pointer
+        is_recurrent = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
+        return min(n_guesses, llama_cpp.llama_n_rs_seq(self._context)) if is_recurrent else n_guesses
 
     def _make_fingerprint(self) -> str:
         model = self._model
@@ -199,7 +206,10 @@ class LlamaEngine:
         """Let `target`, which is empty, have the KV cache and recurrent state of `source`."""
         with self._working():
             self._take_back_guesses()
-            llama_cpp.llama_memory_seq_cp(self._memory, source.seq_id, target.seq_id, _WHOLE, _WHOLE)
+            if source.is_rolled_back:  # llama.cpp would copy the recurrent state behind the guesses
+                self.write_state(target, self.read_state(source))
+            else:
+                llama_cpp.llama_memory_seq_cp(self._memory, source.seq_id, target.seq_id, _WHOLE, _WHOLE)
 
     def release(self, sequence: LlamaSequence) -> None:
         """Forget the state of a sequence that is being closed."""
@@ -256,7 +266,8 @@ class LlamaEngine:
         if not work:
             return
         try:
-            self._take_back_guesses()
+            with self._working():
+                self._take_back_guesses()
             if len(work) == 1 and guessing:
                 work += self._guess(guessing)
             for start in range(0, len(work), self._settings.n_batch):
@@ -270,7 +281,7 @@ class LlamaEngine:
     def _guess(self, decoding: Decoding) -> list[_Step]:
         """Steps behind the log of the decode's sequence."""
         sequence = decoding.sequence
-        n_room = min(self.info.n_ctx - len(sequence), self._settings.n_guesses)
+        n_room = min(self.info.n_ctx - len(sequence), self._n_guesses)
         tokens = sequence.guess(decoding, n_room)
         self.n_guessed += len(tokens)
         steps = enumerate(tokens, len(sequence))
@@ -280,9 +291,10 @@ class LlamaEngine:
         """Let llama.cpp forget the guesses that are still open; it can as long as no other batch has been evaluated."""
         for sequence in self._open.values():
             if sequence.guesses:
-                if not llama_cpp.llama_memory_seq_rm(self._memory, sequence.seq_id, sequence.n_evaluated, _WHOLE):
-                    raise DecodeError("llama.cpp could not take back drafted tokens")
                 sequence.drop_guesses()
+                if not llama_cpp.llama_memory_seq_rm(self._memory, sequence.seq_id, sequence.n_evaluated, _WHOLE):
+                    sequence.failure = DecodeError("llama.cpp could not take back drafted tokens")
+                    raise sequence.failure
 
     def _evaluate_batch(self, sequences: Sequence[LlamaSequence], work: Sequence[_Step]) -> None:
         batch = self._batch
@@ -303,6 +315,7 @@ class LlamaEngine:
                 guesses.append((step.token, self._read_logits(index)))
                 continue
             step.sequence.n_evaluated += 1
+            step.sequence.is_rolled_back = False
             if step.wants_logits:
                 step.sequence.logits = self._read_logits(index)
         if guesses:

@@ -128,6 +128,6 @@ def read_cgroup_room(group: Path) -> int | None:
     try:
         room = int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())
         statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        return room + int(statistics.get("inactive_file", 0))
+        return room + sum(int(statistics.get(f"{which}_file", 0)) for which in ("active", "inactive"))
     except (OSError, ValueError):
         return None  # no control group, or "max"

@@ -41,6 +41,7 @@ class LlamaSequence(BaseSequence):
         logits: Of the last evaluated token, (V,) float32; None until something is evaluated.
         guesses: Tokens that llama.cpp has evaluated behind the log's evaluated ones, each with the logits behind it.
             One that is drawn need not be evaluated any more; `LlamaEngine` takes the others back.
+        is_rolled_back: Guesses were taken back, and nothing was evaluated since: llama.cpp goes back at the next step.
         failure: What its next step raises; set by a cancel or a failed evaluation, and final.
     """
 
@@ -55,6 +56,7 @@ class LlamaSequence(BaseSequence):
         self.failure: ModelError | None = None
         self.is_closed = False
         self.guesses: list[tuple[int, sampling.Logits]] = []
+        self.is_rolled_back = False
         self._lookup = PromptLookup()
         self._n_looked_up = 0  # of the guesses that were made last
 
@@ -109,13 +111,20 @@ class LlamaSequence(BaseSequence):
         while self.guesses and self.pending[:1] == [self.guesses[0][0]]:
             _, self.logits = self.guesses.pop(0)
             self.n_evaluated += 1
+        if self.n_evaluated > n_before and not self.guesses:
+            self._learn()
         return self.n_evaluated - n_before
 
     def drop_guesses(self) -> None:
         """The others are not evaluated any more."""
+        self._learn()
+        self.guesses = []
+        self.is_rolled_back = True
+
+    def _learn(self) -> None:
+        """How many of the guesses that are open are wrong is known."""
         if self._n_looked_up:
             self._lookup.learn(self._n_looked_up, self._n_looked_up - len(self.guesses))
-        self.guesses = []
 
     def start(self, phase: Grammar | None, max_tokens: int, stop: frozenset[int]) -> Decoding:
         """A decode for `LlamaEngine.decode_batch`."""
@@ -137,7 +146,11 @@ class LlamaSequence(BaseSequence):
         """A second sequence with the same log and state."""
         self.check_usable()
         twin = self._engine.new_sequence(seed, self.sampling)
-        self._engine.copy_state(self, twin)
+        try:
+            self._engine.copy_state(self, twin)
+        except BaseException:
+            twin.close()
+            raise
         twin.take_over(self._tokens, self.n_evaluated, self.logits)
         return twin
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from plain_llama import write_mamba_gguf
 
 from sqale_edge import Agent, EngineSettings, SamplingSettings
 from sqale_edge.grammar import tool_call_grammar, tool_call_phrases
@@ -162,7 +163,7 @@ def test_wrong_guesses_leave_nothing_behind(plain, drafting, monkeypatch, n_righ
     monkeypatch.setattr(LlamaSequence, "guess", guess)
     n_wrong_before, n_right_before = n_wrong(drafting), drafting.n_guesses_right
     assert decode(sequence, 60) == tokens
-    assert n_wrong(drafting) - n_wrong_before >= 60 // (n_right + 1) - 1
+    assert n_wrong(drafting) - n_wrong_before >= 58 // (n_right + 1)
     assert (drafting.n_guesses_right - n_right_before > 0) == (n_right > 0)
     for one in (reference, sequence):
         one.append(prompt_of(plain, QUESTIONS[1]))
@@ -210,7 +211,7 @@ class CountingEngine(LlamaEngine):
 def test_what_comes_after_open_guesses_is_as_if_there_were_none(plain, drafting, monkeypatch, n_decoded):
     """Appending, forking, a snapshot, and another sequence's steps take guesses back that are not confirmed."""
     monkeypatch.setattr(LlamaSequence, "guess", lambda _sequence, _decoding, n_most: [7, 8, 9, 10][:n_most])
-    found, n_open = [], []
+    found, n_open, logits = [], [], []
     for engine in (plain, drafting):
         sequence = engine.new_sequence(3, SAMPLED)
         sequence.append(prompt_of(engine))
@@ -218,22 +219,58 @@ def test_what_comes_after_open_guesses_is_as_if_there_were_none(plain, drafting,
         n_open.append(len(sequence.guesses))
         twin = sequence.fork(4)
         tokens += decode(twin, 12)
+        logits.append([twin.logits])
+        twin.close()
         other = engine.new_sequence(5, SAMPLED)
         other.append(prompt_of(engine, QUESTIONS[1]))
         tokens += decode(other, 5)
+        late = sequence.fork(6)  # nothing of it was evaluated since its guesses were taken back
+        tokens += decode(late, 8)
+        logits[-1].append(late.logits)
+        late.close()
         prefill = sequence.append(prompt_of(engine, QUESTIONS[2]))
         tokens += decode(sequence, 20)
-        twin.close()
         restored = engine.restore(sequence.snapshot())
         tokens += decode(restored, 12)
+        logits[-1].append(restored.logits)
         together = [one.start(None, 8, NO_STOP) for one in (sequence, other)]
         for _ in range(8):
             tokens += engine.decode_batch(together)
         found.append((tokens, prefill.n_new + prefill.n_cached))
         for one in (sequence, other, restored):
+            logits[-1].append(one.logits)
             one.close()
     assert found[0] == found[1]
+    assert np.allclose(logits[0], logits[1], atol=0.02)
     assert (n_open[0], n_open[1] > 0) == (0, n_decoded > 1)  # the first token is drawn from what the prompt left
+
+
+def test_models_that_cannot_go_back_draft_nothing(tmp_path, monkeypatch):
+    """llama.cpp keeps earlier states of a Mamba's layers for nobody: it is decoded as without drafts, and no worse."""
+    monkeypatch.setattr(LlamaSequence, "guess", lambda _sequence, _decoding, n_most: [7, 8, 9, 10][:n_most])
+    path, found = write_mamba_gguf(tmp_path / "mamba.gguf"), []
+    for n_draft in (0, None):
+        engine = LlamaEngine(path, EngineSettings(n_ctx=512, n_draft=n_draft, threads=1))
+        sequence = engine.new_sequence(1, SAMPLED)
+        sequence.append(engine.tokenize("SELECT name FROM customers; " * 8, trusted=False))
+        found.append(decode(sequence, 60))
+        assert engine.n_guessed == 0
+        engine.close()
+    assert found[0] == found[1]
+
+
+def test_a_right_guess_counts_even_if_all_of_it_was_drawn(exact_gguf):
+    """After a useless one, that is: less has to repeat again before the next is made."""
+    engine = LlamaEngine(exact_gguf, EngineSettings(n_ctx=512, n_draft=7, threads=1))
+    sequence = engine.new_sequence(0, GREEDY)
+    sequence.take_guesses([(token, None) for token in (1, 2, 3)])
+    learned = []
+    sequence._lookup.learn = lambda *counts: learned.append(counts)
+    sequence._n_looked_up = 3
+    sequence._tokens += [1, 2, 3]
+    assert sequence.confirm_guesses() == 3
+    assert learned == [(3, 3)]
+    engine.close()
 
 
 def test_the_context_is_never_overrun_by_guesses(exact_gguf):

@@ -366,7 +366,14 @@ def test_available_memory_shrinks_when_memory_is_taken():
     ("files", "room"),
     [
         ({"memory.max": "max", "memory.current": "5", "memory.stat": ""}, None),
-        ({"memory.max": "1000", "memory.current": "400", "memory.stat": "anon 100\ninactive_file 250"}, 850),
+        (
+            {
+                "memory.max": "1000",
+                "memory.current": "400",
+                "memory.stat": "anon 9\ninactive_file 250\nactive_file 40",
+            },
+            890,
+        ),
         ({}, None),
     ],
 )
