@@ -148,7 +148,7 @@ class EngineSettings(_Settings):
         use_mmap: Map the file instead of reading it. Loads faster a second time, needs more memory (quantized weights
             are copied anyway).
         check_memory: Refuse to load what would not fit into the memory that is available now, by an estimate. Not
-            looked at where layers go to a GPU, or the file is mapped.
+            looked at outside Linux, where layers go to a GPU, or where the file is mapped.
     """
 
     n_ctx: int = 16_384
