@@ -176,6 +176,7 @@ class Agent:
         a question is looked at between two tokens.
 
         Raises:
+            SettingsError: One of them is no `Request`; what is being answered is ended.
             DecodeError: llama.cpp failed.
         """
         return self._answer(lambda running: self._outcomes(running, requests), lambda _: False)
@@ -188,7 +189,7 @@ class Agent:
         `request` does not matter, and its time limit is one for all.
 
         Raises:
-            SettingsError: A seed is out of range, or the engine has fewer sequences than there are seeds.
+            SettingsError: A seed is out of range, or there is none, or more of them than the engine has sequences.
             Else what `stream` raises.
         """
         n_sequences = self.engine.info.n_sequences
@@ -268,8 +269,7 @@ class Agent:
             database = place.open(requests[0].database)
             lanes = (
                 self._steps(running, dataclasses.replace(request, database=database), running.stop, twins)
-                for number, request in enumerate(requests)
-                if number == 0 or not running.is_stopped
+                for request in requests
             )
             with closing(drive(lanes, self.engine, len(requests))) as events:
                 yield from events
@@ -392,8 +392,9 @@ def _take_until_stopped(requests: Iterable[Request], running: Running) -> Iterat
             request = next(waiting)
         except StopIteration:
             return
-        require(isinstance(request, Request), "requests", request, "made of Request")
-        yield request
+        require(isinstance(request, Request), "requests", request, "Request objects only")
+        if not running.is_stopped:
+            yield request
 
 
 def _check_parts(sampling: Any, limits: Any, prefixes: Any) -> None:

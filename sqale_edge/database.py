@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from sqale_edge.errors import Cancelled, DatabaseOpenError, QueryError
 from sqale_edge.imports import import_files, is_importable
-from sqale_edge.private_files import NoDirectoryError, remove_abandoned
+from sqale_edge.private_files import remove_abandoned
 from sqale_edge.row_budget import STORED_VALUE_BYTES, VALUE_BYTES, Plan, read_plan
 from sqale_edge.sql_text import bare_statement, n_with_copies
 from sqale_edge.sqlite_errors import BUSY, HIGHLIGHT_TOO_LONG, ROW_TOO_LONG, describe, is_busy
@@ -123,20 +123,16 @@ class Database:
             if should_stop and should_stop():
                 raise Cancelled("the opening of the database was cancelled")
 
-        try:
-            if paths and all(is_importable(path) for path in paths):
-                directory, imported, notes = import_files(paths, check)
-                return cls(paths[0], open_file(imported), notes, directory)
-            if len(paths) != 1:
-                names = ", ".join(repr(str(path)) for path in paths) or "no file"
-                hint = "several CSV, TSV, JSON and JSON lines files can be read together; of SQLite files one at a time"
-                raise DatabaseOpenError(
-                    f"a database is one SQLite file, not {names}", path=paths[0] if paths else None, hint=hint
-                )
-            return cls(paths[0], wait_open(paths[0], check))
-        except NoDirectoryError as error:
-            hint = "free some space, or let TMPDIR (on Windows TEMP) name a folder on a local disk that can be written"
-            raise DatabaseOpenError(f"{str(paths[0])!r} needs a private copy: {error}", hint=hint) from error
+        if paths and all(is_importable(path) for path in paths):
+            directory, imported, notes = import_files(paths, check)
+            return cls(paths[0], open_file(imported), notes, directory)
+        if len(paths) != 1:
+            names = ", ".join(repr(str(path)) for path in paths) or "no file"
+            hint = "several CSV, TSV, JSON and JSON lines files can be read together; of SQLite files one at a time"
+            raise DatabaseOpenError(
+                f"a database is one SQLite file, not {names}", path=paths[0] if paths else None, hint=hint
+            )
+        return cls(paths[0], wait_open(paths[0], check))
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -21,9 +21,8 @@ from sqale_edge.column_types import Column
 from sqale_edge.csv_files import CsvFile, long_fields
 from sqale_edge.errors import DatabaseOpenError
 from sqale_edge.json_files import read_json, read_json_lines
-from sqale_edge.private_files import PrivateDirectory
 from sqale_edge.sql_text import quote_name
-from sqale_edge.sqlite_files import error_code, is_sqlite_file
+from sqale_edge.sqlite_files import error_code, is_sqlite_file, make_directory
 from sqale_edge.text_files import TextFile, WrongFileError
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sqale_edge.episode import Cell
+    from sqale_edge.private_files import PrivateDirectory
 
 _DELIMITERS = {".csv": ";\t|,", ".tsv": "\t", ".tab": "\t"}
 _JSON_LINES = (".jsonl", ".ndjson")
@@ -65,7 +65,7 @@ def import_files(paths: Sequence[Path], check: Callable[[], None]) -> tuple[Priv
 
     `check` is called again and again, and may raise.
     """
-    directory = PrivateDirectory()
+    directory = make_directory(paths[0])
     notes: dict[str, None] = {}
     path = paths[0]
     n_bytes = _SMALL_BYTES

@@ -41,10 +41,11 @@ class PrivateDirectory:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
         except OSError as error:
             raise NoDirectoryError(error.strerror or str(error)) from error
+        owner = sqlite3.connect(self.path / _OWNER, isolation_level=None, check_same_thread=False)
         try:
-            owner = sqlite3.connect(self.path / _OWNER, isolation_level=None, check_same_thread=False)
             owner.execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
+            owner.close()
             shutil.rmtree(self.path, ignore_errors=True)
             raise NoDirectoryError(str(error)) from error
         self._finalizer = weakref.finalize(self, _remove, self.path, owner, os.getpid())

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqale_edge.errors import DatabaseOpenError
-from sqale_edge.private_files import PrivateDirectory
+from sqale_edge.private_files import NoDirectoryError, PrivateDirectory
 from sqale_edge.sql_text import visible
 
 if TYPE_CHECKING:
@@ -211,12 +211,21 @@ def _file_signature(path: Path) -> tuple[int, int, int, int] | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
+def make_directory(path: Path) -> PrivateDirectory:
+    """A directory for what is made of `path`. Raises DatabaseOpenError where no temporary files can be written."""
+    try:
+        return PrivateDirectory()
+    except NoDirectoryError as error:
+        hint = "free some space, or let TMPDIR (on Windows TEMP) name a folder on a local disk that can be written"
+        raise DatabaseOpenError(f"{str(path)!r} needs a private copy: {error}", path=path, hint=hint) from error
+
+
 def _open_copy(path: Path, signature: Signature) -> OpenFile | None:
     """`path` with its `-wal` or `-journal`, copied, recovered and opened; None if they changed meanwhile.
 
     No other program should have them open: there would be a `-shm`, or a lock.
     """
-    directory = PrivateDirectory()
+    directory = make_directory(path)
     try:
         if not _copy(path, signature, directory.path / "copy"):
             directory.remove()

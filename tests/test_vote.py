@@ -8,12 +8,11 @@ import itertools
 import pytest
 
 from sqale_edge import Agent, EngineSettings, EpisodeLimits, Request, SamplingSettings
-from sqale_edge.database import Database
 from sqale_edge.episode import Finished, Noted, Prefilled, ToolCalled
-from sqale_edge.errors import DatabaseError, SettingsError
+from sqale_edge.errors import SettingsError
 from sqale_edge.llama.quantize import quantize_file
 from sqale_edge.models import find_model
-from sqale_edge.testing import ScriptedEngine, ScriptedSequence
+from sqale_edge.testing import ScriptedEngine
 from sqale_edge.vote import Vote, group_candidates, is_decided, stream_vote
 
 QUESTION = "How many customers are there?"
@@ -163,8 +162,8 @@ def test_a_cancelled_vote_has_no_answer(shop):
 
 @pytest.mark.parametrize("event_type", [Noted, Prefilled, ToolCalled])
 @pytest.mark.parametrize("reason", ["cancelled", "timeout"])
-def test_a_vote_that_is_stopped_before_all_have_begun_ends_so(shop, event_type, reason):
-    """At whatever the first candidate does first; that is an outcome, not an error, and the agent goes on."""
+def test_a_vote_ends_as_it_was_stopped(shop, event_type, reason):
+    """Also before all candidates have begun; that is an outcome, not an error, and the agent goes on."""
     slow = ['{"tool": "list_tables"}'] * 3 + [submit("SELECT 9")]
     agent = Agent(dice([slow] * 3))
     has_stopped = False
@@ -179,31 +178,47 @@ def test_a_vote_that_is_stopped_before_all_have_begun_ends_so(shop, event_type, 
     assert agent.run(QUESTION, shop).rows == ((9,),)
 
 
-def test_the_first_candidate_may_be_stopped_while_the_second_begins(shop, monkeypatch):
+class StoppingEngine(ScriptedEngine):
+    """Calls `stop` when a sequence is forked, as another thread may."""
+
+    stop = None
+
+    def new_sequence(self, seed, sampling=None):
+        sequence = super().new_sequence(seed, sampling)
+        fork = sequence.fork
+
+        def stop_and_fork(seed):
+            self.stop()
+            return fork(seed)
+
+        sequence.fork = stop_and_fork
+        return sequence
+
+
+def test_the_first_candidate_may_be_stopped_while_the_second_begins(shop):
     """Its sequence cannot be forked any more: still that is how the vote ends."""
-    agent = Agent(dice([['{"tool": "list_tables"}', submit("SELECT 9")]] * 2))
-    fork = ScriptedSequence.fork
-
-    def stop_and_fork(sequence, seed):
-        agent.cancel()
-        return fork(sequence, seed)
-
-    monkeypatch.setattr(ScriptedSequence, "fork", stop_and_fork)
+    engine = StoppingEngine(['{"tool": "list_tables"}', submit("SELECT 9")], n_sequences=2)
+    agent = Agent(engine)
+    engine.stop = agent.cancel
     *_, vote = stream_vote(agent, Request(QUESTION, shop), 2)
     assert vote.episode.ended_by == "cancelled"
     assert len(vote.candidates) == 2
 
 
-def test_the_database_is_opened_once_for_all(shop, monkeypatch):
-    """A CSV file is imported once, before any candidate's clock runs; and it is closed with the vote."""
-    opened, open_database = [], Database.open
-    monkeypatch.setattr(Database, "open", lambda path: opened.append(open_database(path)) or opened[-1])
-    agent = Agent(dice([[submit("SELECT 4")]] * 4))
-    *_, vote = stream_vote(agent, Request(QUESTION, shop), 4)
-    assert vote.episode.rows == ((4,),)
-    (database,) = opened
-    with pytest.raises(DatabaseError, match="closed"):
-        database.query("SELECT 1", max_rows=1)
+def test_the_files_are_imported_once_for_all(tmp_path, monkeypatch):
+    """Into one private database for four candidates, before any clock runs; it is gone with the vote."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    table = tmp_path / "customers.csv"
+    table.write_text("name\nAda\nBob\n")
+    agent = Agent(dice([[submit("SELECT count(*) FROM customers")]] * 4))
+    n_copies = []
+    vote = None
+    for event in stream_vote(agent, Request(QUESTION, table), 4):
+        vote = event
+        n_copies.append(len(list(tmp_path.glob(".sqale-edge-private-*"))))
+    assert vote.episode.rows == ((2,),)
+    assert {*n_copies[:-1]} == {1}
+    assert n_copies[-1] == 0
 
 
 def test_cut_results_do_not_agree_with_whole_ones(shop):

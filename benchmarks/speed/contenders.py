@@ -176,7 +176,8 @@ class LlamaCppPython:
             "n_prompt_given": n_given,
             # Of the tokens that a turn writes the last is not evaluated; the others are, one by one.
             "n_prompt_evaluated": int(n_evaluated) - (n_decoded - n_turns),
-            "evaluating_s": {"prompts": prompt_s, "single tokens": single_s, "nothing": seconds - prompt_s - single_s},
+            "prompts_s": prompt_s,
+            "single_tokens_s": single_s,
         }
 
     def _read_counters(self) -> tuple[float, float, float]:
@@ -242,12 +243,13 @@ class Server:
         """
         episode = TokenLog.from_dict(log)
         history: list[int] = []
+        others = sorted({token for turn in episode.turns for token in turn.decoded})
         n_decoded = n_given = n_evaluated = 0
         start = time.perf_counter()
         for number, turn in enumerate(episode.turns):
             history += turn.prompt
             if number == 0:
-                history[episode.n_shared] = turn.decoded[variant % len(turn.decoded)]
+                history[episode.n_shared] = others[variant % len(others)]
             n_given += len(history)
             answer = self._complete(history, len(turn.decoded), slot)
             history += answer["tokens"]

@@ -77,7 +77,7 @@ def _first_token(document: dict[str, Any]) -> Iterator[Goal]:
 def _episodes(document: dict[str, Any]) -> Iterator[Goal]:
     for figure in _figures(document, "episodes"):
         only_new = figure["ours"]["only_new_tokens"]
-        yield Goal(f"{figure['name']}: only new tokens are evaluated", only_new, ">=", 1, count_samples(figure))
+        yield Goal(f"{figure['name']}: only new tokens are evaluated", only_new, ">=", 1, n_samples=1)
         for ratio, limit in ((f"{OURS} against {LLAMA_CPP_PYTHON}", 0.40), (f"{OURS}, warm against {SERVER}", 1.0)):
             yield from _ratio(figure, ratio, f"{figure['name']}: {ratio}", "<=", limit)
 

@@ -181,7 +181,7 @@ def measure_votes(bench: Bench, seconds: float, result: Result) -> None:
         costs: dict[str, Replay] = {}
         served: dict[str, dict[str, Any]] = {}
         variants = itertools.count()  # each time another question, of which no slot has more than the shared part
-        with bench.load(n_ctx, n_sequences=most) as engine, contextlib.ExitStack() as stack:
+        with bench.load(n_ctx, n_sequences=most, n_draft=0) as engine, contextlib.ExitStack() as stack:
             peers = open_peers(bench, stack, result, n_sequences=most, names=(SERVER,), n_ctx=n_ctx)
 
             def ours(n: int) -> float:
@@ -281,7 +281,7 @@ def measure_loading(bench: Bench, seconds: float, result: Result) -> None:
 
     contenders = {name: functools.partial(load, name) for name in names}
     samples = alternate(contenders, n_rounds=bench.plan.n_rounds, seconds=seconds, check=bench.check)
-    memory = {name: summarize(values) for name, values in peaks.items()}
+    memory = {name: summarize(values[-len(samples[name]) :]) for name, values in peaks.items()}
     about = {"peak_memory_bytes": memory, "estimated_bytes": _estimate_memory(bench)}
     result.figures.append(Figure("load", samples, about=about))
 

@@ -118,7 +118,8 @@ def _bandwidth(document: dict[str, Any]) -> list[str]:
     n_read = f"{document['model']['read_bytes_per_token'] / _MIB:,.0f} MiB"
     ceiling = f"at most **{found['ceiling_tok_per_s']:.4g} tok/s**"
     return [
-        f"Memory bandwidth in GB/s, {found['threads']} at work: {rates}. {n_read} for a token allow {ceiling}.{note}"
+        *_run(document, "bandwidth"),
+        f"Memory bandwidth in GB/s, {found['threads']} at work: {rates}. {n_read} for a token allow {ceiling}.{note}",
     ]
 
 
@@ -166,17 +167,18 @@ def _episodes(document: dict[str, Any]) -> list[str]:
     head = ["episode", "turns", "tokens given + written", "evaluated by turn", "only new ones", "TFLOP"]
     peers = [
         f"{name} was given {counts['n_prompt_given']} prompt tokens in the {figure['name']}, and evaluated "
-        f"{counts['n_prompt_evaluated']} of them.{_evaluating(counts.get('evaluating_s'))}"
+        f"{counts['n_prompt_evaluated']} of them.{_spent(counts)}"
         for figure in found.get("figures", [])
         for name, counts in figure["peers"].items()
     ]
     return [_table(head, rows), *peers] if rows else []
 
 
-def _evaluating(seconds: dict[str, float] | None) -> str:
+def _spent(counts: dict[str, Any]) -> str:
     """What a peer spent its time on, where it says so."""
-    said = ", ".join(f"{what}: {spent:.3g}" for what, spent in (seconds or {}).items())
-    return f" Seconds evaluating {said}." if said else ""
+    if "prompts_s" not in counts:
+        return ""
+    return f" It spent {counts['prompts_s']:.3g} s on them, and {counts['single_tokens_s']:.3g} s on single tokens."
 
 
 def _loading(document: dict[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """Which number of threads is fastest here: a few seconds of decoding and prefilling with each that makes sense.
 
 The numbers take turns, and what counts is the median, so that a busy machine disturbs all of them alike. Numbers that
-are clearly slower drop out after a round, and where samples spread there are more rounds, up to a limit of time.
+are clearly slower drop out after two rounds, and where samples spread there are more rounds, up to a limit of time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEAST_ROUNDS = 3
 _MOST_ROUNDS = 40
 _CALM = 0.05  # an interquartile range of this share of the median needs no more rounds
 _CLOSE = 1.03  # fewer threads are taken where they are within this of the best: others need the CPU, too
-_HOPELESS = 1.5  # times the best, in the least samples of both, which no disturbance makes smaller
+_HOPELESS = 1.5  # times the best, in the least samples of both
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +136,7 @@ def tune(
 def _take_samples(
     candidates: Sequence[int], measure: Callable[[int], float], seconds: float, check: Callable[[], None]
 ) -> dict[int, list[float]]:
-    """Rounds until the samples of those that are still in the running are calm, or the time is up."""
+    """Rounds until the samples of those that are still in the running are calm, or the time is up; three at least."""
     samples: dict[int, list[float]] = {n: [] for n in candidates}
     running = list(candidates)
     start = time.perf_counter()
@@ -146,6 +146,8 @@ def _take_samples(
             check()
             samples[n].append(measure(n))
         now = time.perf_counter()
+        if number == 0:
+            continue  # a single sample may have been disturbed
         best = min(min(samples[n]) for n in running)
         running = [n for n in running if min(samples[n]) <= best * _HOPELESS]
         if number + 1 < _LEAST_ROUNDS:

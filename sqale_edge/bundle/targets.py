@@ -60,15 +60,15 @@ def find_target(name: str | None = None, python: str | None = None) -> Target:
         return Target(name, python, True, frozenset(sys_tags()), dict(default_environment()), ())  # type: ignore[arg-type] # a TypedDict of str
     if name not in PLATFORMS:
         raise BundleError(f"there is no platform {name!r}", hint=f"choose one of {', '.join(PLATFORMS)}")
-    match = re.fullmatch(r"3\.(\d{1,2})", python)
+    match = re.fullmatch(r"(\d+)\.(\d{1,2})", python)
     if not match:
-        raise BundleError(f"{python!r} is no version of Python", hint="choose it by two numbers, such as 3.12")
-    if int(match[1]) < 11:
+        raise BundleError(f"{python!r} is no version in two numbers", hint="choose one such as 3.12")
+    version = (int(match[1]), int(match[2]))
+    if version[0] != 3 or version < (3, 11):
         raise BundleError(f"Python {python!r} cannot run this program", hint="choose 3.11 or newer, such as 3.12")
     system, _, machine = name.partition("-")
     platforms = _list_platforms(system, machine)
-    version = (3, int(match[1]))
-    tags = [*cpython_tags(version, platforms=platforms), *compatible_tags(version, f"cp3{match[1]}", platforms)]
+    tags = [*cpython_tags(version, platforms=platforms), *compatible_tags(version, f"cp3{version[1]}", platforms)]
     return Target(name, python, False, frozenset(tags), _make_markers(system, machine, python), tuple(platforms))
 
 

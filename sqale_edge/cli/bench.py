@@ -122,10 +122,12 @@ def bench(
                 document = event
     if document is None:
         raise Cancelled("the benchmark was stopped")
-    write_out(dump_json(document) if as_json else write_markdown(document).rstrip("\n"))
-    if output:
-        append_document(document, output)
-        click.echo(printable(f"The figures were added to {output}."), err=True)
+    try:
+        write_out(dump_json(document) if as_json else write_markdown(document).rstrip("\n"))
+    finally:  # a reader that has gone, a full disk: nothing of it costs the figures
+        if output:
+            append_document(document, output)
+            click.echo(printable(f"The figures were added to {output}."), err=True)
     if plots:
         drawn = draw_plots(document, plots)
         said = "No plots: matplotlib is not installed (pip install 'sqale-edge[bench]')."

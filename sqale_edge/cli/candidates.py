@@ -45,8 +45,9 @@ class CandidatesView:
 
     def _describe_work(self) -> str:
         """How far the candidates are."""
-        places = ", ".join(f"{number + 1} in turn {turn}" for number, turn in self._turns.items())
-        return f"{self._n_votes - len(self._turns)} of {self._n_votes} candidates have ended; {places or 'counting'}"
+        turns = ", ".join(str(turn) for turn in self._turns.values())
+        ended = f"{self._n_votes - len(self._turns)} of {self._n_votes} candidates have ended"
+        return f"{ended}, the others are in turn {turns}" if turns else ended
 
     def close(self) -> None:
         """Take away what is not to stay."""

@@ -85,11 +85,11 @@ def _describe_machine() -> dict[str, dict[str, Any]]:
 def _say_who_chose_threads(settings: EngineSettings) -> str:
     from sqale_edge.llama.threads import tuned_threads  # noqa: PLC0415
 
-    names = [name for name in ("threads", "threads_batch") if getattr(settings, name)]
-    if names:
-        return f"by {' and '.join(f'SQALE_EDGE_{name.upper()}' for name in names)}"
     tuned = tuned_threads()
-    return f"by bench --tune, {tuned.measured_on}, {tuned.model}" if tuned else "by the cores"
+    said = f"by bench --tune, {tuned.measured_on}, {tuned.model}" if tuned else "by the cores"
+    if settings.threads:
+        said = "by SQALE_EDGE_THREADS"
+    return f"{said}; to prefill by SQALE_EDGE_THREADS_BATCH" if settings.threads_batch else said
 
 
 def _describe_prefix_cache(*, is_to_be_cleared: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sqale_edge.cli.background import iterate_in_background
-from sqale_edge.cli.options import PATH, SEED, databases_option, engine_options, join_options
+from sqale_edge.cli.options import MODEL, PATH, SEED, databases_option, engine_options, join_options
 from sqale_edge.cli.session import Session
 from sqale_edge.cli.text import dump_json, printable, write_out
 from sqale_edge.errors import BenchmarkError, Cancelled
@@ -137,7 +137,7 @@ def run(
 
 @drift.command()
 @click.argument("questions", type=PATH)
-@click.option("-m", "--model", required=True, help="A name in the store, a GGUF file, or demo.")
+@click.option("-m", "--model", type=MODEL, required=True, help="A name in the store, a GGUF file, or demo.")
 @click.option("-o", "--output", type=PATH, required=True, metavar="FILE", help="The file of logs, which is added to.")
 @_question_options
 @engine_options

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sqale_edge.cli.options import PATH
+from sqale_edge.cli.options import MODEL, PATH
 from sqale_edge.cli.steps import run_counted
 from sqale_edge.cli.text import dump_json, printable, write_out
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "-m",
     "--model",
+    type=MODEL,
     required=True,
     envvar="SQALE_EDGE_MODEL",
     show_envvar=True,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from sqale_edge.errors import StoreError
 from sqale_edge.models import advise_on_models
 from sqale_edge.settings import MAX_SECONDS
 
@@ -47,7 +48,10 @@ class _ModelName(click.ParamType):  # type: ignore[type-arg] # generic from clic
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         del param, ctx
-        return f"Fix: {advise_on_models()}"
+        try:
+            return f"Fix: {advise_on_models()}"
+        except StoreError as error:
+            return f"The models that are here cannot be listed: {error}"
 
 
 class _NamedPath(click.Path):
@@ -59,6 +63,7 @@ class _NamedPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+MODEL = _ModelName()
 SECONDS = _Seconds(0, MAX_SECONDS, min_open=True)
 SEED = click.IntRange(0, 2**64 - 1)
 PATH = _NamedPath(path_type=Path)
@@ -114,7 +119,7 @@ model_options = join_options(
     click.option(
         "-m",
         "--model",
-        type=_ModelName(),
+        type=MODEL,
         required=True,
         envvar="SQALE_EDGE_MODEL",
         show_envvar=True,

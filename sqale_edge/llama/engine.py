@@ -293,8 +293,9 @@ class LlamaEngine:
             if sequence.guesses:
                 sequence.drop_guesses()
                 if not llama_cpp.llama_memory_seq_rm(self._memory, sequence.seq_id, sequence.n_evaluated, _WHOLE):
-                    sequence.failure = DecodeError("llama.cpp could not take back drafted tokens")
-                    raise sequence.failure
+                    error = DecodeError("llama.cpp could not take back drafted tokens")
+                    sequence.failure = sequence.failure or error
+                    raise error
 
     def _evaluate_batch(self, sequences: Sequence[LlamaSequence], work: Sequence[_Step]) -> None:
         batch = self._batch

@@ -122,7 +122,7 @@ class LlamaSequence(BaseSequence):
         self.is_rolled_back = True
 
     def _learn(self) -> None:
-        """How many of the guesses that are open are wrong is known."""
+        """Tell the lookup how many of its guesses were right: those that are still open are wrong."""
         if self._n_looked_up:
             self._lookup.learn(self._n_looked_up, self._n_looked_up - len(self.guesses))
 

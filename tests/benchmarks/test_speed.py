@@ -471,8 +471,7 @@ def test_llama_cpp_pythons_call_replays_the_same_log(engine, log, qwen_gguf):
         assert answer["seconds"] > 0
         assert answer["n_decoded"] == log.n_decoded
         assert answer["n_prompt_given"] >= answer["n_prompt_evaluated"] >= log.n_prompt
-        assert all(seconds > 0 for seconds in answer["evaluating_s"].values())
-        assert math.isclose(sum(answer["evaluating_s"].values()), answer["seconds"])
+        assert 0 < answer["prompts_s"] + answer["single_tokens_s"] < answer["seconds"]
     assert usual["n_prompt_evaluated"] == usual["n_prompt_given"]
 
 
@@ -567,20 +566,19 @@ def test_the_best_number_is_the_least_with_the_best_median(samples, expected):
     assert choose(samples) == expected
 
 
-@pytest.mark.parametrize("n_disturbed", [0, 1, 2])
-def test_a_disturbed_round_does_not_decide(n_disturbed):
-    """Of eight numbers the best is found, three rounds at least are made, and those far behind drop out at once."""
+@pytest.mark.parametrize("disturbed", [None, 1, 2, 3])
+def test_a_disturbed_round_does_not_decide(disturbed):
+    """Whichever of the best number's: it is found, and those that are far behind drop out early."""
     paces = {1: 8.0, 2: 4.0, 3: 2.7, 4: 2.0, 6: 1.4, 8: 1.0}
     asked = []
 
     def measure(n):
         asked.append(n)
-        is_disturbed = asked.count(n) > 1 and asked.count(n) % 2 == 0 and n == 8 and n_disturbed
-        return paces[n] * (1 + n_disturbed * is_disturbed)
+        return paces[n] * (5 if n == 8 and asked.count(n) == disturbed else 1)
 
     samples = _take_samples(list(paces), measure, 0.05, lambda: None)
     assert choose(samples) == 8
-    assert [len(samples[n]) for n in (1, 2, 3, 4)] == [1] * 4
+    assert [len(samples[n]) for n in (1, 2, 3, 4)] == ([2] * 4 if disturbed is None else [len(samples[4])] * 4)
     assert len(samples[6]) == len(samples[8]) >= 3
 
 

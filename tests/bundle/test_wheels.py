@@ -231,7 +231,8 @@ def test_a_file_that_is_no_wheel(tmp_path):
     [
         ("beos-x86_64", None, "there is no platform 'beos-x86_64'"),
         ("linux-x86_64", "3.9", "Python '3.9' cannot run"),
-        ("linux-x86_64", "3.12.7", "'3.12.7' is no version of Python"),
+        ("linux-x86_64", "2.7", "Python '2.7' cannot run"),
+        ("linux-x86_64", "3.12.7", "'3.12.7' is no version in two numbers"),
     ],
 )
 def test_a_target_that_there_is_not(platform, python, message):

@@ -11,7 +11,6 @@ from sqale_edge.grammar import tool_call_grammar, tool_call_phrases
 from sqale_edge.llama import LlamaEngine
 from sqale_edge.llama.drafts import PromptLookup, guess_phrase
 from sqale_edge.llama.quantize import quantize_file
-from sqale_edge.llama.sequence import LlamaSequence
 from sqale_edge.models import find_model
 from sqale_edge.tools import TOOLS
 
@@ -147,20 +146,20 @@ def test_the_tokens_are_those_without_drafts(plain, drafting, sampling, seed):
 
 
 @pytest.mark.parametrize("n_right", [0, 1, 5])
-def test_wrong_guesses_leave_nothing_behind(plain, drafting, monkeypatch, n_right):
+def test_wrong_guesses_leave_nothing_behind(plain, drafting, n_right):
     """In each step so many right ones and a wrong one behind them: the same tokens, and the same logits afterwards."""
     reference, sequence = (engine.new_sequence(0, SAMPLED) for engine in (plain, drafting))
     for one in (reference, sequence):
         one.append(prompt_of(plain))
     tokens = decode(reference, 60)
 
-    def guess(_sequence, decoding, n_most):
+    def guess(decoding, n_most):
         n_most = min(n_most, decoding.max_tokens - decoding.n_decoded - 1)
         right = tokens[decoding.n_decoded : decoding.n_decoded + n_right]
         wrong = (tokens[min(decoding.n_decoded + n_right, len(tokens) - 1)] + 1) % plain.info.n_vocab
         return [*right, wrong][:n_most]
 
-    monkeypatch.setattr(LlamaSequence, "guess", guess)
+    sequence.guess = guess
     n_wrong_before, n_right_before = n_wrong(drafting), drafting.n_guesses_right
     assert decode(sequence, 60) == tokens
     assert n_wrong(drafting) - n_wrong_before >= 58 // (n_right + 1)
@@ -207,13 +206,18 @@ class CountingEngine(LlamaEngine):
         return tokens
 
 
+def guess_nonsense(_decoding, n_most):
+    """In the place of a sequence's own guesses: these are never right."""
+    return [7, 8, 9, 10][:n_most]
+
+
 @pytest.mark.parametrize("n_decoded", [1, 9, 23, 40])
-def test_what_comes_after_open_guesses_is_as_if_there_were_none(plain, drafting, monkeypatch, n_decoded):
+def test_what_comes_after_open_guesses_is_as_if_there_were_none(plain, drafting, n_decoded):
     """Appending, forking, a snapshot, and another sequence's steps take guesses back that are not confirmed."""
-    monkeypatch.setattr(LlamaSequence, "guess", lambda _sequence, _decoding, n_most: [7, 8, 9, 10][:n_most])
     found, n_open, logits = [], [], []
     for engine in (plain, drafting):
         sequence = engine.new_sequence(3, SAMPLED)
+        sequence.guess = guess_nonsense
         sequence.append(prompt_of(engine))
         tokens = decode(sequence, n_decoded)
         n_open.append(len(sequence.guesses))
@@ -245,13 +249,13 @@ def test_what_comes_after_open_guesses_is_as_if_there_were_none(plain, drafting,
     assert (n_open[0], n_open[1] > 0) == (0, n_decoded > 1)  # the first token is drawn from what the prompt left
 
 
-def test_models_that_cannot_go_back_draft_nothing(tmp_path, monkeypatch):
+def test_models_that_cannot_go_back_draft_nothing(tmp_path):
     """llama.cpp keeps earlier states of a Mamba's layers for nobody: it is decoded as without drafts, and no worse."""
-    monkeypatch.setattr(LlamaSequence, "guess", lambda _sequence, _decoding, n_most: [7, 8, 9, 10][:n_most])
     path, found = write_mamba_gguf(tmp_path / "mamba.gguf"), []
     for n_draft in (0, None):
         engine = LlamaEngine(path, EngineSettings(n_ctx=512, n_draft=n_draft, threads=1))
         sequence = engine.new_sequence(1, SAMPLED)
+        sequence.guess = guess_nonsense
         sequence.append(engine.tokenize("SELECT name FROM customers; " * 8, trusted=False))
         found.append(decode(sequence, 60))
         assert engine.n_guessed == 0
@@ -259,17 +263,25 @@ def test_models_that_cannot_go_back_draft_nothing(tmp_path, monkeypatch):
     assert found[0] == found[1]
 
 
-def test_a_right_guess_counts_even_if_all_of_it_was_drawn(exact_gguf):
-    """After a useless one, that is: less has to repeat again before the next is made."""
+def test_a_guess_of_which_all_was_drawn_counts(exact_gguf):
+    """After a useless one less has to repeat again before the next is made, though nothing was taken back."""
     engine = LlamaEngine(exact_gguf, EngineSettings(n_ctx=512, n_draft=7, threads=1))
     sequence = engine.new_sequence(0, GREEDY)
-    sequence.take_guesses([(token, None) for token in (1, 2, 3)])
-    learned = []
-    sequence._lookup.learn = lambda *counts: learned.append(counts)
-    sequence._n_looked_up = 3
-    sequence._tokens += [1, 2, 3]
-    assert sequence.confirm_guesses() == 3
-    assert learned == [(3, 3)]
+    decoding = sequence.start(None, 200, NO_STOP)
+    sequence.append([*range(40), *range(10, 18)])
+    assert sequence.guess(decoding, 7)
+    sequence.take_guesses([(99, None)] * 7)
+    sequence.drop_guesses()
+    sequence.append([50, *range(20, 28)])
+    assert not sequence.guess(decoding, 7)
+    sequence.append(range(28, 36))
+    guessed = sequence.guess(decoding, 7)
+    assert guessed == [36, 37, 38, 39, 10, 11, 12]
+    sequence.take_guesses([(token, sequence.logits) for token in guessed])
+    sequence._tokens += guessed
+    assert sequence.confirm_guesses() == 7
+    sequence.append([51, *range(12, 20)])
+    assert sequence.guess(decoding, 7)
     engine.close()
 
 
