@@ -138,8 +138,9 @@ class EngineSettings(_Settings):
             cells.
         n_draft: Tokens that are guessed at a time, from the form of tool calls and where the log repeats itself, and
             evaluated in one step with the next; 0 guesses none, None takes 8 for a single sequence, and none for
-            several, which fill a step themselves. Each takes one more recurrent state. Answers are drawn as without; a
-            step of another shape moves the logits a little.
+            several, which fill a step themselves. Each takes one more recurrent state; for some recurrent models
+            llama.cpp keeps none, and none are guessed. Answers are drawn as without; a step of another shape moves the
+            logits a little.
         threads: CPU threads for decoding; None takes what `sqale-edge bench --tune` found here, else the cores that
             this process may use.
         threads_batch: The same for prefilling.
