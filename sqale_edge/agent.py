@@ -270,6 +270,7 @@ class Agent:
             lanes = (
                 self._steps(running, dataclasses.replace(request, database=database), running.stop, twins)
                 for request in requests
+                if not (twins and self._is_closing)  # a half-read stream ends with what has begun
             )
             with closing(drive(lanes, self.engine, len(requests))) as events:
                 yield from events

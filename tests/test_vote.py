@@ -178,6 +178,19 @@ def test_a_vote_ends_as_it_was_stopped(shop, event_type, reason):
     assert agent.run(QUESTION, shop).rows == ((9,),)
 
 
+@pytest.mark.parametrize("event_type", [Noted, Prefilled])
+def test_closing_the_agent_ends_a_half_read_vote(shop, event_type):
+    """As it ends a half-read stream: with what has begun, as cancelled."""
+    agent = Agent(dice([['{"tool": "list_tables"}', submit("SELECT 9")]] * 3))
+    vote = None
+    for event in stream_vote(agent, Request(QUESTION, shop), 3):
+        if isinstance(event, Vote):
+            vote = event
+        elif isinstance(event[1], event_type):
+            agent.close()
+    assert vote.episode.ended_by == "cancelled"
+
+
 class StoppingEngine(ScriptedEngine):
     """Calls `stop` when a sequence is forked, as another thread may."""
 
