@@ -13,6 +13,7 @@ from sqale_edge import Agent, EngineSettings, EpisodeLimits, Request
 from sqale_edge.batch import drive
 from sqale_edge.database import Database
 from sqale_edge.engine import Decoding
+from sqale_edge.episode import Prefilled
 from sqale_edge.errors import ContextOverflowError, DatabaseOpenError, DecodeError, ModelError, SettingsError
 from sqale_edge.running import Place
 from sqale_edge.testing import ScriptedEngine, make_shop
@@ -83,6 +84,28 @@ def test_stopping_one_does_not_stop_the_others_queries(shop):
         while not wait([found], 0.01).done:
             place.stop("timeout")
         assert found.result().rows == ((2_000_000,),)
+
+
+class WatchingEngine(ScriptedEngine):
+    """Keeps what an episode would find as its reason at the moment of a cancel."""
+
+    running, reasons = None, ()
+
+    def cancel(self):
+        self.reasons = [place.flag.reason for place in self.running._places]
+        super().cancel()
+
+
+def test_a_stopped_episode_finds_its_reason(shop):
+    """The engine fails its sequence at once, maybe in another thread: a time limit must not be taken for a cancel."""
+    engine = WatchingEngine([THINK, submit], thinks=True)
+    with Agent(engine) as agent:
+        for event in agent.stream("ABOUT customers ?", shop):
+            if isinstance(event, Prefilled) and not engine.reasons:
+                engine.running = agent._running
+                agent._running.stop("timeout")
+        assert engine.reasons == ["timeout"]
+        assert event.episode.ended_by == "timeout"
 
 
 def test_no_more_run_at_a_time_than_there_are_sequences(shop):
