@@ -146,16 +146,22 @@ def test_wrong_numbers_of_votes_are_refused(shop):
             list(stream_vote(agent, Request(QUESTION, shop), n_votes))
 
 
-def test_a_cancelled_vote_has_no_answer(shop):
-    """Also where some candidates had one."""
-    slow = ['{"tool": "list_tables"}'] * 3 + [submit("SELECT 9")]
-    agent = Agent(dice([[submit("SELECT 4")], slow, slow]))
+def hold_stopped(agent, shop, event_type, stop):
+    """The vote of three candidates, `stop` being called at each event of that type."""
     vote = None
     for event in stream_vote(agent, Request(QUESTION, shop), 3):
         if isinstance(event, Vote):
             vote = event
-        elif isinstance(event[1], Finished):
-            agent.cancel()
+        elif isinstance(event[1], event_type):
+            stop()
+    return vote
+
+
+def test_a_cancelled_vote_has_no_answer(shop):
+    """Also where some candidates had one."""
+    slow = ['{"tool": "list_tables"}'] * 3 + [submit("SELECT 9")]
+    agent = Agent(dice([[submit("SELECT 4")], slow, slow]))
+    vote = hold_stopped(agent, shop, Finished, agent.cancel)
     assert vote.episode.ended_by == "cancelled"
     assert vote.episode.sql is None
 
@@ -166,13 +172,7 @@ def test_a_vote_ends_as_it_was_stopped(shop, event_type, reason):
     """Also before all candidates have begun; that is an outcome, not an error, and the agent goes on."""
     slow = ['{"tool": "list_tables"}'] * 3 + [submit("SELECT 9")]
     agent = Agent(dice([slow] * 3))
-    has_stopped = False
-    for event in stream_vote(agent, Request(QUESTION, shop), 3):
-        if isinstance(event, Vote):
-            vote = event
-        elif isinstance(event[1], event_type) and not has_stopped:
-            has_stopped = True
-            agent._running.stop(reason)
+    vote = hold_stopped(agent, shop, event_type, lambda: agent._running.stop(reason))
     assert {episode.ended_by for episode in vote.candidates.values()} == {reason}
     assert vote.episode.ended_by == reason
     assert agent.run(QUESTION, shop).rows == ((9,),)
@@ -182,12 +182,7 @@ def test_a_vote_ends_as_it_was_stopped(shop, event_type, reason):
 def test_closing_the_agent_ends_a_half_read_vote(shop, event_type):
     """As it ends a half-read stream: with what has begun, as cancelled."""
     agent = Agent(dice([['{"tool": "list_tables"}', submit("SELECT 9")]] * 3))
-    vote = None
-    for event in stream_vote(agent, Request(QUESTION, shop), 3):
-        if isinstance(event, Vote):
-            vote = event
-        elif isinstance(event[1], event_type):
-            agent.close()
+    vote = hold_stopped(agent, shop, event_type, agent.close)
     assert vote.episode.ended_by == "cancelled"
 
 
