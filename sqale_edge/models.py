@@ -94,12 +94,16 @@ def find_model(name: str | Path) -> ModelFile:
     raise ModelNotFoundError(f"there is no model {name!r} in the store, and no such file", hint=advise_on_models(name))
 
 
+def name_models() -> str:
+    """Which models there are, as a hint says it."""
+    return f"there are: {', '.join([*list_names(), DEMO])}"
+
+
 def advise_on_models(name: str = "") -> str:
     """Which models there are, and how to get this one, or else the catalogue's default."""
-    there = ", ".join([*list_names(), DEMO])
     catalogue = read_catalogue()
     wanted = name.lower() if name.lower() in catalogue.models else catalogue.default
-    return f"there are: {there}; get {wanted} with sqale-edge models pull {wanted}, or give the path of a .gguf file"
+    return f"{name_models()}; get {wanted} with sqale-edge models pull {wanted}, or give the path of a .gguf file"
 
 
 def _find_demo() -> ModelFile:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from sqale_edge.catalogue import read_catalogue
 from sqale_edge.errors import ModelNotFoundError
-from sqale_edge.installed import StoredFile, has_manifest, is_model_name, list_names, read_installed, store_folder
-from sqale_edge.models import DEMO
+from sqale_edge.installed import StoredFile, has_manifest, is_model_name, read_installed, store_folder
+from sqale_edge.models import DEMO, name_models
 from sqale_edge.store.steps import Listener, hash_file
 from sqale_edge.store.workplace import open_workplace, work_folder
 
@@ -49,7 +49,7 @@ def missing(name: str) -> ModelNotFoundError:
     """The error for a model that is not there, or that the store does not keep."""
     if name == DEMO:
         return ModelNotFoundError("the demo model is a part of the package", hint="name a model in the store")
-    there = f"there are: {', '.join([*list_names(), DEMO])}"
+    there = name_models()
     can_be_had = name in read_catalogue().models
     hint = f"{there}; get {name} with sqale-edge models pull {name}" if can_be_had else there
     return ModelNotFoundError(f"there is no model {name!r} in the store", hint=hint)
